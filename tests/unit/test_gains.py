@@ -87,7 +87,7 @@ def test_the_rest_of_a_step_queues_no_longer_and_computes_quicker() -> None:
     # Of 40 ms 30 are left, 20 of them computing: those are quicker by a quarter.
     assert rest_gets_quicker_by_ms(rank(), 60.0) == pytest.approx(10 + 5)
     # It queued for longer than the rest lasts, so in its waits, too: what it computes is left.
-    assert rest_gets_quicker_by_ms(rank(thread_run_delay_ms=90.0), 60.0) == pytest.approx(40 - 15)
+    assert rest_gets_quicker_by_ms(rank(thread_run_delay_ms=90.0), 60.0) == pytest.approx(40 - 20)
     # Where the loop itself makes all batches, nothing computed beside the rest of its step.
     inline = rank(workers=0, thread_cpu_ms=70.0)
     assert rest_gets_quicker_by_ms(inline, 60.0) == 0.0
@@ -103,6 +103,33 @@ def test_the_rest_of_a_step_queues_no_longer_and_computes_quicker() -> None:
     device = rank()
     on_device = replace(device.data_wait, exposed_source="kernels", stall_fraction=0.6)
     assert rest_gets_quicker_by_ms(replace(device, data_wait=on_device), 60.0) == pytest.approx(10)
+
+
+def with_worker(found: RankReport, cpu_pct: float, delay_pct: float) -> RankReport:
+    """The same with a worker that runs, and queues for a CPU, for so much of the time."""
+    worker = unknown(
+        ProcessUse, role="worker 0", cpu_pct_mean=cpu_pct, run_delay_pct_mean=delay_pct, library_threads={}
+    )
+    processes = [*found.system.processes, worker]
+    system = replace(found.system, processes=processes, cpu_pct_mean=20.0 + cpu_pct, cpus_usable=[0, 1])
+    return replace(found, system=system)
+
+
+def test_the_training_queues_no_longer_for_what_a_fix_spares_alone() -> None:
+    """It computes for 20 ms: behind one worker that runs or is ready half of the time it queues for 12.5."""
+    behind = with_worker(rank(thread_run_delay_ms=30.0), cpu_pct=30.0, delay_pct=20.0)
+    # A worker that is gone leaves the 17.5 ms behind other programs, and what it computes.
+    assert rest_gets_quicker_by_ms(behind, 60.0) == pytest.approx(12.5 + 5)
+    # A tenth of its work takes a tenth of that.
+    assert rest_gets_quicker_by_ms(behind, 60.0, 0.1) == pytest.approx(1.25 + 0.5)
+    whole, tenth = (
+        gain_of(advice(10.0, most_ms_per_step=12.0, spares_fraction=share), behind) for share in (None, 0.1)
+    )
+    assert (whole.most_ms, tenth.most_ms) == (pytest.approx(29.5), pytest.approx(13.75))
+    assert told(tenth) == "at most 1.2x faster"
+    # None of it makes a step shorter than what its thread computes.
+    crowded = with_worker(rank(thread_run_delay_ms=90.0), cpu_pct=90.0, delay_pct=90.0)
+    assert gain_of(advice(59.0), crowded).most_ms == pytest.approx(80.0)
 
 
 def test_where_nobody_counted_the_queueing_nothing_bounds_a_gain() -> None:

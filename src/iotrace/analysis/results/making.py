@@ -135,6 +135,7 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
     wait_ms: Annotated[float, figure("the data wait charged to it, per step", "ms", said="wait", place=-1)]
     gain_ms: Annotated[float | None, figure("what a step loses without it, by replay", "ms per step", null="the loader is no DataLoader in order")] = None
     most_ms: Annotated[float | None, figure("the same at most, where what is left gets quicker", "ms per step", null="it is not known")] = None
+    spares_fraction: Annotated[float | None, figure("what share of making batches goes with it at most", null="it is not known")] = None
 
 
 class PipelineStage(ReportPart, frozen=True, kw_only=True):

@@ -306,6 +306,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     evidence: Annotated[dict[str, float], figure("the figures that it rests on, by name; `loader`: its id, where the loop waits for several")]
     gain_ms_per_step: Annotated[float | None, figure("what the change saves, all else as it was, see gains")] = None
     most_ms_per_step: Annotated[float | None, figure("what of the data wait goes with it at most, see gains", null="all of it may")] = None
+    spares_fraction: Annotated[float | None, figure("what share of making batches it spares at most", null="all of it may be")] = None
     remedy: Annotated[str, figure("the change, in short")] = ""
     fix: Annotated[str | None, figure("the `id` of that fix in `verdict`")] = None
     rank: Annotated[int | None, figure("the rank that it is about", null="in older reports")] = None

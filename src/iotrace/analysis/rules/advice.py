@@ -97,6 +97,7 @@ def _recommendation(found: Finding, rank: int | None) -> Recommendation:
         evidence={"wait_ms": found.cost_ms or 0.0} if rule.scope == "rank" else _figures(found.evidence),
         gain_ms_per_step=found.gain_ms,
         most_ms_per_step=found.most_ms,
+        spares_fraction=found.spares,
         remedy=found.remedy,
         fix=rule.id if found.loader is None else f"{rule.id}:{found.loader}",
         rank=rank,

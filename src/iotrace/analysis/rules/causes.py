@@ -95,6 +95,7 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         },
         gain_ms=gain_ms if remedy.gains else None,
         most_ms=_most_ms(facts, cause, remedy, gain_ms) if remedy.gains else None,
+        spares=facts.spared.get(remedy.most or remedy.gone or cause),
         command=remedy.command,
         change=remedy.change,
         cost_ms=_spared_ms(facts, cause, remedy),

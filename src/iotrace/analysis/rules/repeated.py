@@ -134,6 +134,7 @@ def repeated_work(
                 cost_ms=work.wait_ms,
                 gain_ms=None if work.gain_ms is None else _spared(work) * work.gain_ms,
                 most_ms=work.most_ms,
+                spares=work.spares_fraction,
                 is_main_cause=is_main_cause,
                 spares_work=True,
                 silences=("IO101", "IO102", "IO103") if work.kind == DECODING else ("IO101", "IO103"),

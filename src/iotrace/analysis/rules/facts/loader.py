@@ -69,7 +69,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     with its line. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is
     the production of a step's batches. `gains_ms` is what a step loses without a cause, without reading and
     decoding (`FILES`), without that of one file (``files:PATH``) and with the transform's (`RESIZED`), all
-    else as it was; `most_ms` the same at most, where what is left gets quicker; `predicted` has what a
+    else as it was; `most_ms` the same at most, where what is left gets quicker; `spared` is their share of
+    the making; `predicted` has what a
     replay on the model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is
     what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
@@ -98,6 +99,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     causes_ms: dict[str, float] = {}
     gains_ms: dict[str, float] = {}
     most_ms: dict[str, float] = {}
+    spared: dict[str, float] = {}
     predicted: dict[str, GainRow] = {}
     files: list[FileFacts] = []
     groups: list[FileGroup] = []

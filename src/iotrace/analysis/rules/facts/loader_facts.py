@@ -94,7 +94,7 @@ def _facts(
     wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
     slowest = next((stage.name for stage in report.pipeline if stage.slowest), "")
     hot, item = _hot(report, source), item_of(about, analysis.session.paths) or (slowest if primary else "")
-    gains_ms, most_ms = ({}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
+    gains_ms, most_ms, spared = ({}, {}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
     return LoaderFacts(
         number=run.number,
         about=about,
@@ -109,6 +109,7 @@ def _facts(
         else {},
         gains_ms=gains_ms,
         most_ms=most_ms,
+        spared=spared,
         files=files,
         groups=report.file_groups,
         epochs=source.epochs,
@@ -198,11 +199,14 @@ def _called(name: str, run: LoaderRun, report: RankReport) -> str:
 
 def _gains(
     analysis: RankAnalysis, run: LoaderRun, causes_ms: dict[str, float], files: list[FileFacts]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Replay it without each cause that costs much, and its costliest file: all else as it was, and most."""
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Replay it without each cause that costs much, and its costliest file.
+
+    What a step loses with all else as it was, and at most, and what of the making each of them is.
+    """
     about = run.description
     if about.wrapped or about.library or about.in_order is False:
-        return {}, {}
+        return {}, {}, {}
     whole_ms = int(analysis.kept.duration_ns.sum()) / len(analysis.kept) / 1e6
     gone = [cause for cause in CAUSES if 100 * causes_ms[cause] >= MODERATELY_PERCENT * whole_ms]
     if "read" in gone or "decode" in gone:
@@ -212,6 +216,7 @@ def _gains(
         gone.append(RESIZED)
     replay = replayed(analysis, run)
     most_ms = {each: replay.most_ms(each) for each in gone}
+    spared = {each: replay.spared(replay.less_ns(each)) for each in gone}
     gains_ms = {each: replay.gain_ms(each) for each in gone}
     # The replay knows nothing of what other loaders make within a sample, or of what is sent behind the next.
     if analysis.nests(run):
@@ -226,6 +231,7 @@ def _gains(
     return (
         gains_ms,
         {each: most for each, most in most_ms.items() if most is not None},
+        {each: share for each, share in spared.items() if share is not None},
     )
 
 
