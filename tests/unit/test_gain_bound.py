@@ -126,9 +126,7 @@ def drawn(draw: random.Random, **known: Any) -> Work:
 SEEDS = range(200)
 
 
-def replayed(
-    waits: Waits, delays_ns: npt.NDArray[np.float64] | None = None, makers: int = 1
-) -> Replayed:
+def replayed(waits: Waits, delays_ns: npt.NDArray[np.float64] | None = None, makers: int = 1) -> Replayed:
     """All batches are measured, each in a step of its own."""
     known_ns = np.zeros(len(waits)) if delays_ns is None else delays_ns
     return Replayed(waits, np.arange(len(waits)), len(waits), known_ns, makers=makers)

@@ -202,7 +202,12 @@ def test_samples_of_workers_count_while_they_make_items_of_that_loader() -> None
     )
     loader = with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {}))
     assert loader.item_hot == HotLine(
-        line="data.py:10", function="Rows.__getitem__", fraction=1.0, samples=30
+        line="data.py:10",
+        function="Rows.__getitem__",
+        fraction=1.0,
+        samples=30,
+        held_fraction=1.0,
+        passes_fraction=1.0,
     )
     assert loader.collate_hot is None
     assert len(stack_samples(own, 6).times) == 0  # of another thread

@@ -24,6 +24,13 @@ class HotLine(ReportPart, frozen=True, kw_only=True):
         default_factory=list
     )
     calls_fraction: Annotated[float | None, figure("the share of the samples that are in `calls`, at `line` and `also`", null="`calls` is")] = None
+    held_fraction: Annotated[
+        float | None, figure("of an item, the share of the samples at `line` in which the interpreter's lock was held", null="of other code")
+    ] = None
+    passes_fraction: Annotated[
+        float | None,
+        figure("of an item, the share of all of its time, reading and decoding too, that passes at `line`", null="of other code, or of several lines"),
+    ] = None
 
     @property
     def lines(self) -> str:

@@ -94,6 +94,7 @@ def _recommendation(found: Finding, rank: int | None) -> Recommendation:
         id=rule.id,
         severity=found.level,
         text=found.advice,
+        seen=found.text,
         evidence={"wait_ms": found.cost_ms or 0.0} if rule.scope == "rank" else _figures(found.evidence),
         gain_ms_per_step=found.gain_ms,
         most_ms_per_step=found.most_ms,

@@ -1,4 +1,4 @@
-"""What a fix gains: with all else as it was, and at most.
+"""The fixes of a verdict: what each gains with all else as it was, and at most; how one stands to the first.
 
 Without its cause a step has less to do, and what is left queues for the CPUs with less, and shares caches and
 memory with less. So the replay of the loop without the cause is no upper bound. That is the step in which the
@@ -9,12 +9,15 @@ computes quicker (`quicker_by`) by that share; nor less than it computes at all.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
-from iotrace.analysis.results import GONE, RankReport, Recommendation
+from iotrace.analysis.results import BAD, GONE, Fix, RankReport, Recommendation, Trust
 from iotrace.analysis.rules.advice import frees_cpus, saves_wait
-from iotrace.analysis.rules.model import rule_of
+from iotrace.analysis.rules.model import THE_DEVICE, THE_LOOP, rule_of
+from iotrace.analysis.verdict.reason import is_of_lists, of_another
 from iotrace.analysis.wait.data_wait import QUICKER, device_waits, quicker_by, taking_is_work
 
 _MORE_CPUS = ("IO302", "IO303")  # rules whose remedy gives the same work more of the host's CPUs
@@ -220,3 +223,125 @@ def _no_more_than_waits(item: Recommendation, rank: RankReport, most_ms: float) 
     """Of the data wait no more than all of it goes."""
     wait_ms = rank.data_wait.raw_ms
     return min(most_ms, wait_ms) if wait_ms is not None and saves_wait(item) else most_ms
+
+
+# The causes that a piece of advice may be named after; others end what any of them makes.
+CAUSES = ("read", "decode", "transform", "collate", "sampling", "transport", "queued", "startup")
+_NOTABLE, _OF_STEP = 1 / 3, 0.05  # of what the first fix saves, and of a step
+_FILES = ("read", "decode")
+
+
+def fixes_of(
+    recommendations: Sequence[Recommendation],
+    ranks: Sequence[RankReport],
+    trust: Trust,
+    cause: str | None = None,
+) -> list[Fix]:
+    """Make one fix of each recommendation, in their order; no gain is told where the figures are not good.
+
+    `cause` is the one that the verdict names: a fix of another says of which. What is won once, at the first
+    start of workers, comes last where that is about steps, and is no fix by itself.
+    """
+    if cause != "startup":
+        recommendations = sorted(recommendations, key=_is_once)
+        recommendations = [] if all(map(_is_once, recommendations)) else recommendations
+    by_number: dict[int | None, RankReport] = {rank.rank: rank for rank in ranks}
+    remedies = [(item.rank, item.remedy) for item in recommendations]
+    fixes: list[Fix] = []  # two causes may have one remedy
+    for item, remedy in zip(recommendations, remedies, strict=True):
+        again = remedies.count(remedy) > 1 and "loader" in item.evidence
+        of_loader = f"loader {item.evidence['loader']:.0f}: " if again else ""
+        fix = _fix(item, by_number[item.rank], cause, of_loader)
+        if not any(each.text == fix.text and each.code != fix.code for each in fixes):
+            first = (recommendations[0], fixes[0]) if fixes else None
+            fixes.append(fix if first is None else _beside_first(fix, item, *first, by_number[item.rank]))
+    return [without_gain(fix) for fix in fixes] if trust.level == BAD else fixes
+
+
+def without_gain(fix: Fix) -> Fix:
+    """A fix of which nobody knows what it gains."""
+    unknown = dict.fromkeys(("gain_ms_per_step", "speedup", "gain_interval_ms", "most_ms_per_step"))
+    return replace(fix, **unknown)
+
+
+def with_other_ranks(
+    fix: Fix, behind_ms: float | None, step_ms: float, slower_ms: float | None = None
+) -> Fix:
+    """Bound what a fix of the wait gains where the other ranks have it, too: none waits for a late one then.
+
+    `behind_ms` is what the rank waits for others, ms a step; None: not known, and nothing bounds the gain.
+    In `slower_ms` of a step of `step_ms` another rank makes its batches: no step is shorter for this fix.
+    """
+    if fix.gain_ms_per_step is None or (fix.code is not None and not rule_of(fix.code).saves_wait):
+        return fix
+    left_ms = None if slower_ms is None else max(0.0, step_ms - slower_ms)
+    if left_ms is not None and left_ms < fix.gain_ms_per_step:
+        fix = replace(
+            fix, gain_ms_per_step=left_ms, speedup=step_ms / (step_ms - left_ms), gain_interval_ms=None
+        )
+    if behind_ms is None or fix.bound_ms is None:
+        return replace(fix, most_ms_per_step=None, at_most=False)
+    interval_ms = fix.gain_interval_ms
+    return replace(
+        fix,
+        most_ms_per_step=fix.bound_ms + behind_ms,
+        gain_interval_ms=interval_ms and [interval_ms[0], interval_ms[1] + behind_ms],
+    )
+
+
+def _is_once(item: Recommendation) -> bool:
+    return item.code is not None and rule_of(item.code).of_run and item.evidence.get("starts") == 1
+
+
+def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: str) -> Fix:
+    gain = gain_of(item, rank)
+    return Fix(
+        id=item.fix or item.id,
+        text=of_loader + item.remedy + of_another(item, rank, cause),
+        gain_ms_per_step=gain.gain_ms,
+        speedup=gain.speedup,
+        at_most=gain.at_most,
+        gain_interval_ms=gain.interval_ms,
+        most_ms_per_step=gain.most_ms,
+        cost_ms_per_step=item.cost_ms_per_step,
+        code=item.code,
+        command=item.command,
+        change=item.change,
+    )
+
+
+def _beside_first(
+    fix: Fix, item: Recommendation, first: Recommendation, its_fix: Fix, rank: RankReport
+) -> Fix:
+    """Say whether a fix is another way to end what the first one ends, and whether it gains little."""
+    own, its = _ends(item), _ends(first)
+    is_same = own == its or ("" in (own, its) and saves_wait(item) and saves_wait(first))
+    gain_ms, step_ms = fix.gain_ms_per_step, rank.steps.mean_ms or 0.0
+    if gain_ms is None:  # nobody knows: what costs much is told
+        return replace(
+            fix, joins="or" if is_same else "and", is_minor=not is_same and item.severity != "high"
+        )
+    least_ms = gain_ms if is_same or fix.gain_interval_ms is None else fix.gain_interval_ms[0]
+    is_minor = least_ms < max(_OF_STEP * step_ms, _NOTABLE * (its_fix.gain_ms_per_step or 0.0))
+    return replace(fix, joins="or" if is_same else "and", is_minor=is_minor)
+
+
+def second_cause(own: Sequence[Recommendation], fixes: Sequence[Fix]) -> str | None:
+    """Say what of the loop itself a fix ends that is told beside the first one; None where none is."""
+    for fix in fixes[1:]:
+        item = next((each for each in own if each.code == fix.code), None)
+        if fix.joins == "or" or fix.is_minor or item is None or item.code is None or saves_wait(item):
+            continue
+        if rule_of(item.code).turn == THE_LOOP:
+            return item.seen or None
+    return None
+
+
+def _ends(item: Recommendation) -> str:
+    """Name the cause that a piece of advice ends; empty of one that may end any, as more workers do."""
+    if item.code is not None and rule_of(item.code).turn in (THE_LOOP, THE_DEVICE):
+        return item.id
+    if is_of_lists(item):
+        return ""
+    own = item.id.removesuffix("-bound")
+    return "files" if own in _FILES else own if own in CAUSES else ""

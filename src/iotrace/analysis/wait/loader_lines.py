@@ -20,6 +20,7 @@ from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.hot_lines import Frame, Stack, hot_line, stack_samples
 from iotrace.analysis.wait.production import READING, outermost_of
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
+from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
 from iotrace.sources.records import LoopStacks, WorkerUp
 
@@ -139,6 +140,7 @@ def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | Non
     What reads and decodes is named by its file.
     """
     found: list[Stack] = []
+    whole: list[Stack] = []
     asked = True
     makers = run.deliveries.maker(analysis.rank.main.pid)
     for process in analysis.rank.processes:
@@ -153,7 +155,29 @@ def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | Non
             asked = asked and samples.asked
             inside = holding(*subtract(own, _spans_of(process, tid, *READING)), samples.times) >= 0
             found += samples.chosen(inside).each
-    return hot_line(found, analysis.session.paths, of_called=True) if asked else None
+            whole += samples.chosen(holding(*own, samples.times) >= 0).each
+    paths = analysis.session.paths
+    hot = hot_line(found, paths, of_called=True) if asked else None
+    return None if hot is None else _with_shares(hot, found, whole, paths)
+
+
+def _with_shares(hot: HotLine, found: list[Stack], whole: list[Stack], paths: Paths) -> HotLine:
+    """Add how often the interpreter's lock was held at the line, and what of all of the time passes there."""
+
+    def at_line(stacks: list[Stack]) -> list[tuple[Stack, int]]:
+        counts = Counter(stacks).items()
+        return [
+            each
+            for each in counts
+            if any(frame._replace(since=0).at(paths) == hot.line for frame in each[0].called)
+        ]
+
+    own, passing = at_line(found), at_line(whole)
+    if not own or "-" in hot.line.rpartition(":")[2]:
+        return hot
+    held = sum(count for stack, count in own if stack.held) / sum(count for _, count in own)
+    passes = sum(count for _, count in passing) / len(whole)
+    return msgspec.structs.replace(hot, held_fraction=held, passes_fraction=passes)
 
 
 def _line_of_sampler(analysis: RankAnalysis, run: LoaderRun) -> HotLine | None:

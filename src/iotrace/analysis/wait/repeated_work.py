@@ -258,7 +258,7 @@ def _work(
 
 
 def _most_ns(kind: str, replay: Replayed, less: Costs) -> Costs:
-    """What of each batch's making goes at most: what is read once may be kept as the sample's own code made it."""
+    """What of the making goes at most: what is read once may be kept as the sample's own code made it."""
     own = less[:MOST]
     return np.maximum(own, replay.less_ns(RESIZED)) if kind in (READING_AGAIN, DECODING) else own
 

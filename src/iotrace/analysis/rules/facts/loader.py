@@ -85,7 +85,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     them. `lock_held`: the share of the wait in which a
     thread had the interpreter's lock; in `queueing_ms` of it makers queued for busy CPUs. `event_loop`: the
     least share of the wait that asyncio's event loop slept in. `hot_in`: the library that making them is
-    mostly in, `hot_line` the line and what it calls, for `hot_share` of its own code; `hot_function` is the
+    mostly in, `hot_line` the line and what it calls, for `hot_share` of its own code; `hot_held` the
+    share that it takes where it calls nothing and holds the interpreter's lock; `hot_function` is the
     function of the program that holds it, with it, where that is another one than `item`. `pipeline`: the
     stages that make them, of a loop that takes them from queues and pools.
     """
@@ -151,6 +152,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     hot_line: str = ""
     hot_function: str = ""
     hot_share: float = 0.0
+    hot_held: float = 0.0
     pipeline: list[PipelineStage] = []
     taken_from: TakenFrom | None = None
 

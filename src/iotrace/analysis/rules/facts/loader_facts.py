@@ -149,6 +149,7 @@ def _facts(
         hot_line="" if hot is None else hot.said_in(item),
         hot_function="" if hot is None else hot.placed(item) if hot.in_callee_of(item) else "",
         hot_share=0.0 if hot is None else hot.calls_fraction or 0.0,
+        hot_held=_held_at(hot),
         ready=ready_batches(source).in_turn,
         pipeline=report.pipeline if primary else [],
         slept_ms=_slept_ms(report),
@@ -321,6 +322,16 @@ def _hot(report: RankReport, run: LoaderRun) -> HotLine | None:
     """The line that the making of its samples is mostly in; None: no line is, or not known."""
     loader = next((each for each in report.loaders if each.id == run.number), None)
     return None if loader is None else loader.item_hot
+
+
+_HELD = 0.5  # of the samples at a line
+
+
+def _held_at(hot: HotLine | None) -> float:
+    """The share of the samples' own code at a line that holds the interpreter's lock, and calls nothing."""
+    if hot is None or hot.calls is not None or hot.library is not None:
+        return 0.0
+    return hot.fraction if (hot.held_fraction or 0.0) >= _HELD else 0.0
 
 
 def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[FileFacts]:
