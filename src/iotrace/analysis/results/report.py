@@ -47,7 +47,7 @@ MOST_FACTOR, WIDE = 10.0, 2.0  # a larger one is no figure; times what a fix gai
 class Fix(ReportPart, frozen=True, kw_only=True):
     """A change to make; its gain is what goes with its cause, or where `gain_interval_ms` is known a prediction.
 
-    Gains of several do not add up.
+    Gains of several do not add up: of two causes (`joins`) both together gain more than each.
     """
 
     id: Annotated[str, figure("its name, by which others refer to it")]
