@@ -60,6 +60,7 @@ from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.cpus import with_cpu
+from iotrace.analysis.wait.data_builders import with_builders
 from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.feeding import feeding_of
 from iotrace.analysis.wait.loader_lines import with_hot_lines
@@ -272,7 +273,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events, divided.recurring),
         loop_events=recurring,
         feeding=feeding_of(analysis, code, events),
-        loop_code=with_events(divided.code, recurring),
+        loop_code=with_builders(analysis, code, with_events(divided.code, recurring)),
         stages=stages_of(analysis) if len(pipeline) <= 1 else [],  # else most items are parts of a sample
         pipeline=pipeline,
         phases_ms=phases.means_ms,

@@ -93,6 +93,9 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     ] = None
     inside_seconds: Annotated[float, figure("writing and collecting garbage that is mostly in it: on top of `seconds`, it takes as much at most")] = 0.0
     within: Annotated[bool, figure("whether it lies in forward, backward or optimizer, where the program calls a library that does not train")] = False
+    builds: Annotated[
+        str | None, figure("the dataset whose `__init__` most of it is in, empty where Lightning asks it for a loader: it builds data anew", null="neither")
+    ] = None
     grows_ms: Annotated[
         list[float] | None,
         figure("in the first and the last quarter of each epoch", "ms per step", null="it does not grow threefold in each of two or more"),
@@ -180,7 +183,8 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
         every = f", every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
         least = "at least " if self.least else ""
         at = "" if self.hot is None else self.hot.beside(self.function)
-        took = f"{self.function} took {least}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s"
+        anew = "" if self.builds is None else f" builds {self.builds or 'its data'} anew, which"
+        took = f"{self.function}{anew} took {least}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s"
         if self.inside_seconds:  # which hides some of its calls
             return f"{took}{at}; up to {self.seconds + self.inside_seconds:.1f} s with the writing and garbage collection in it"
         return f"{took}: {least}{self.count} times{every}{at}"

@@ -28,6 +28,7 @@ _WORDS_OF_LOGS = (
 _OBSERVES = frozenset(_WORDS_OF_LOGS.split())
 _ALONE = frozenset(("log", "log_dict", "item"))  # whole names: `log_prob` is none that logs
 _WORDS = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")  # of names_like_this and NamesLikeThis
+_REBUILDS = {**_NOW_AND_THEN, "function": "Birds.train_dataloader (train.py:9)", "builds": "Segments"}
 _JITTED = ("jax", "reraise_with_filtered_traceback")  # in which `jax.jit` traces and compiles a function
 _ABOUT = 0.8  # of the number of times
 _FEWEST_SHAPES = 3  # of the first ones a program has to compile some
@@ -44,6 +45,8 @@ _COMPILES = {
     {"loop_code": [_NOW_AND_THEN]},
     {"loop_code": [{**_NOW_AND_THEN, "inside_seconds": 2.0}]},
     {"loop_code": [_COMPILES]},
+    {"loop_code": [_REBUILDS]},
+    {"loop_code": [{**_REBUILDS, "function": "rebuilt (train.py:9)"}]},
 )
 @silent(
     {"loop_code": [CODE]},
@@ -63,8 +66,11 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     for each new shape of its arguments. Only then does Python run the function's own code. Samples show a
     call of jax, and not what it does.
 
-    Remedy: call it less often, make it faster, or do it in another process. Of `jax.jit`: pad the arguments
-    to few shapes.
+    A function that builds a loader's dataset anew is a cost of the loader, and told with it: by its samples
+    in the dataset's `__init__`, or as Lightning asks it for a loader (`reload_dataloaders_every_n_epochs`).
+
+    Remedy: call it less often, make it faster, or do it in another process; of a dataset: build it once. Of
+    `jax.jit`: pad the arguments to few shapes.
     """
     compiles = [each for each in facts.report.loop_code if each.hot is not None and _is_jitted(each.hot)]
     for code in facts.report.loop_code:
@@ -80,13 +86,23 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
                 text=code.said,
                 remedy=f"if jax.jit compiles at {code.hot.line}, pad its arguments to few shapes"
                 if is_compiled and code.hot is not None
-                else f"{code.advice('less often')}, or make it faster",
+                else _seldom(code),
                 evidence={"count": float(code.count or 0), "seconds": code.seconds},
                 level="high" if code.loop_fraction >= HIGH else "medium",
                 # Calls that are left out spare what is written and collected in them, too.
                 cost_ms=code.ms_per_step * (code.most_fraction / code.loop_fraction),
+                gain_ms=None if code.builds is None or code.least else code.ms_per_step,
                 is_main_cause=leads(facts, code),
             )
+
+
+def _seldom(code: LoopCode) -> str:
+    """Say to do it less often; to build data once, by the setting of Lightning that has it built."""
+    if code.builds is None:
+        return f"{code.advice('less often')}, or make it faster"
+    if code.function.partition(" (")[0].endswith(("train_dataloader", "val_dataloader")):
+        return "build the data once: Trainer(reload_dataloaders_every_n_epochs=0)"
+    return f"build {code.builds or 'the data'} once, before the loop, and keep it"
 
 
 def _is_jitted(hot: HotLine) -> bool:

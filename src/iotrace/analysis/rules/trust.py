@@ -10,6 +10,7 @@ from iotrace.analysis.results import BAD, CAUTION, TRACING_PERCENT
 from iotrace.analysis.rules.disturbances import MIB, SHORTER, Bounds, doubt
 from iotrace.analysis.rules.facts.trust import TrustFacts
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
+from iotrace.analysis.verdict.loop_costs import loop_costs
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, bound_fraction
 from iotrace.units import bounds, counted, percent
 
@@ -271,16 +272,25 @@ def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Findi
     """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step.
 
     If other programs ran, it begins with the wait that is left where no thread queues for a CPU. An interval
-    that is wider than `widest` is not printed: it says nothing.
+    that is wider than `widest` is not printed: it says nothing. Where the verdict judges what loaders cost the
+    whole loop, so does this: what the loop itself computes there goes away with no other program.
     """
     wait = facts.report.data_wait
     interval = wait.raw_wait_fraction_ci95 if wait.stall_fraction is None else wait.stall_fraction_ci95
     if not facts.waits_longest or interval is None:
         return
     low, high = interval
-    found = alone(facts.report)
+    found, costs = alone(facts.report), loop_costs(facts.report)
     if found.kept < SHORTER and found.least_step_ms:
         low = min(low, found.least_wait_ms / found.least_step_ms)
+    if costs is not None and costs.fraction > (bound_fraction(wait) or 0.0):
+        # The verdict judges the loop: what it computes beside its steps is there without others, too.
+        low = costs.computed + low * (1 - costs.computed)
+        high = costs.beside + high * (1 - costs.beside)
+        if any(low < bound < high for bound in _VERDICT_BOUNDS):
+            text = f"loaders cost {100 * low:.0f} to {percent(high)} of the loop without other programs"
+            yield Finding(level=CAUTION, text=text if found.kept < SHORTER else f"{100 * low:.0f} to {percent(high)} of the loop are its loaders' cost")
+        return
     if any(low < bound < high for bound in _VERDICT_BOUNDS):
         share = f"the wait is {100 * low:.0f} to {percent(high)} of a step"
         text = f"{share} (95 %)" if low == interval[0] else f"without other programs {share}"

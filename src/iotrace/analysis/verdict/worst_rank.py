@@ -99,7 +99,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     wait, fraction, costs = rank.data_wait, wait_fraction(rank), _loop_costs(rank)
     if costs is not None and costs.fraction > _step_fraction(rank):
         kind, said = _KINDS[verdict_in_words(fraction)], f"{whose}{costs.text}"
-        found = Finding(kind=kind, text=said, why=costs.why, cause="startup", rank=rank)
+        found = Finding(kind=kind, text=said, why=costs.why, cause=costs.cause, rank=rank)
         reason = reason_of(rank) if costs.mostly_waits else {"why": None}
         return found if reason["why"] is None else replace(found, **{**reason, "beside": costs.why})
     reads = _of_reads(ranks)

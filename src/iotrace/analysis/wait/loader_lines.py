@@ -14,11 +14,13 @@ import numpy as np
 
 from iotrace.analysis.intervals import Intervals, holding, intersect, subtract, union
 from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, HotLine, LoaderResult
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.hot_lines import Frame, Stack, hot_line, stack_samples
 from iotrace.analysis.wait.production import READING, outermost_of
+from iotrace.analysis.wait.sampler_time import sampler_work
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 from iotrace.sources.processes import Process
 from iotrace.sources.records import LoopStacks, WorkerUp
@@ -39,6 +41,7 @@ def with_hot_lines(analysis: RankAnalysis, loader: LoaderRun, found: LoaderResul
         item_hot=item,
         collate_hot=collate,
         sampling_hot=_line_of_sampler(analysis, source),
+        sampler=sampler_work(analysis, source, iterations_of(analysis)),
         start_code=code,
         start_code_ms=ms,
         first_file=file,

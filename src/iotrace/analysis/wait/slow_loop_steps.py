@@ -13,12 +13,14 @@ import numpy.typing as npt
 from iotrace.analysis.device.gaps import break_down
 from iotrace.analysis.host.others import QUIET, shares_by_second
 from iotrace.analysis.intervals import Intervals, Times, union
+from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.loop.step_table import StepTable, number_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
 from iotrace.analysis.wait.asleep import asleep
 from iotrace.analysis.wait.checkpoints import Writing, writing_of
 from iotrace.analysis.wait.loop_events import CHECKPOINT, COLLECTION, EVALUATION, WRITING, Events, pauses_of
+from iotrace.analysis.wait.sampler_time import drawn, when
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.sources.records import Collector
@@ -29,7 +31,7 @@ _MOST_ROWS = 20
 _WORTH_NAMING = 0.1  # of what a step took beyond the usual
 _EXPLAINS_NOTHING = "unknown"  # the cause of a wait
 # In these the training thread itself computes.
-_COMPUTING = ("garbage_collection", "compile", "validation", "checkpoint", "writing", "restart")
+_COMPUTING = ("garbage_collection", "compile", "validation", "checkpoint", "writing", "drawing", "restart")
 
 _NONE: Times = np.empty(0, np.int64)
 
@@ -158,6 +160,7 @@ def _parts(
         "writing": union(other.starts, other.ends),
         "asleep": asleep(analysis),
         "data_wait": union(awaited["wait_start_ns"], awaited["delivered_ns"]),
+        "drawing": when(drawn(analysis, iterations_of(analysis))),
         "restart": _restarts(analysis),
         "collectives": analysis.collectives,
     }
@@ -190,7 +193,7 @@ def _by_cause(waits: Waits, kept: StepTable, waited: Floats) -> dict[str, Floats
 
 
 def _restarts(analysis: RankAnalysis) -> Intervals:
-    """When the loop ended the workers of an epoch, and when it started those of the next one."""
+    """When the loop ended an iterator and its workers, and when it made the next one."""
     primary = analysis.primary
     if primary is None or not primary.description.workers:
         return union(np.zeros(0, np.int64), np.zeros(0, np.int64))

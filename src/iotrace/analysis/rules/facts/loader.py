@@ -10,6 +10,7 @@ from iotrace.analysis.results import (
     FileGroup,
     GainRow,
     PipelineStage,
+    SamplerWork,
 )
 from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.wait.data_wait import (
@@ -71,7 +72,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     decoding (`FILES`), without that of one file (``files:PATH``) and with the transform's (`RESIZED`), all
     else as it was; `most_ms` the same at most, where what is left gets quicker; `predicted` has what a
     replay on the model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is
-    what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
+    what ending and starting workers takes in later epochs, `draws` what is chosen there, in the `steps` of
+    the whole loop; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
     pickled through a pipe: what the process that trains read beyond calls on files, or `piped_ms`, where it
     was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`. Taking
@@ -110,6 +112,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     production_ms: float | None = None
     made_ms: float | None = None
     restart_ms: float = 0.0
+    draws: SamplerWork | None = None
+    steps: int = 0
     single: int = 0
     unmade_fraction: float = 0.0
     behind_ready_ms: float | None = None

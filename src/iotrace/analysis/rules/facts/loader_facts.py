@@ -36,6 +36,7 @@ from iotrace.analysis.wait.data_wait import (
 )
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.analysis.wait.production import PARTS, outermost
+from iotrace.analysis.wait.sampler_time import drawn, when
 from iotrace.analysis.wait.sending import sends_behind_next
 from iotrace.analysis.wait.taking import piped_bytes
 from iotrace.analysis.wait.wait_code import asleep_in_event_loop, code_of_waits, lock_held
@@ -119,6 +120,8 @@ def _facts(
         production_ms=production_ms(source.deliveries),
         made_ms=int((made["prepared_ns"] - made["taken_ns"]).sum()) / steps / 1e6 if len(made) else None,
         restart_ms=_restart_ms(analysis, run, iterations),
+        draws=next((each.sampler for each in report.loaders if each.id == source.number), None),
+        steps=0 if report.account is None else report.account.steps,
         single=iterations.single(run),
         unmade_fraction=unmade_fraction(waits),
         behind_ready_ms=wait.behind_ready_ms if primary else None,
@@ -230,7 +233,7 @@ def _gains(
 
 
 def _restart_ms(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) -> float:
-    """What making and ending iterators takes a step, from the first measured one to the last.
+    """What making and ending iterators takes a step, without what samplers do there, in the measured steps.
 
     Steps between them that are not measured, such as profiled ones, make iterators, too.
     """
@@ -239,7 +242,8 @@ def _restart_ms(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) 
     steps = int(((every["start_ns"] >= start_ns) & (every["end_ns"] <= end_ns)).sum())
     # The wait for new workers is part of both: where a measured step has it, it counts there.
     awaited = union(kept.awaited["wait_start_ns"], kept.awaited["delivered_ns"])
-    return iterations.restart_ns(run, start_ns, end_ns, awaited) / steps / 1e6
+    beside = union(*map(np.concatenate, zip(awaited, when(drawn(analysis, iterations)), strict=True)))
+    return iterations.restart_ns(run, start_ns, end_ns, beside) / steps / 1e6
 
 
 def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:
