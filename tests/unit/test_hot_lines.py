@@ -328,6 +328,8 @@ def test_what_a_line_calls_of_a_library_that_does_not_train() -> None:
     matching = Frame("/v/lib/python3.11/site-packages/scipy/optimize/_lsap.py", "linear_sum_assignment", 9, 0)
     named = [Stack(None, (step, called)).library_at(PATHS) for called in (metric, matching, MODULE)]
     assert named == ["torchmetrics (train.py:30)", "scipy's linear_sum_assignment (train.py:30)", ""]
+    compute = metric._replace(function="Metric._wrap_compute.<locals>.wrapped_func")
+    assert Stack(None, (step, compute)).library_at(PATHS) == "torchmetrics's Metric.compute (train.py:30)"
     assert Stack(None, (metric, step)).library_at(PATHS) == ""  # the program computes
     assert Stack(LOOP, (matching,)).library_at(PATHS) == "scipy's linear_sum_assignment (train.py:20)"
 

@@ -50,10 +50,7 @@ def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun
         return None
     # Workers start once, however many steps follow.
     most = max(one.steps, other.steps)
-    steps_ms = [
-        (account.loop_ns / account.steps + account.first_ns / most) / 1e6
-        for account in (one, other)
-    ]
+    steps_ms = [(account.loop_ns / account.steps + account.first_ns / most) / 1e6 for account in (one, other)]
     parts_ms = {
         part.name: [
             account.part_ns(part.name) / (most if part.name in _FIRST else account.steps) / 1e6

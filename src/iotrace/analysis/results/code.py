@@ -98,8 +98,9 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     ] = None
     grows_ms: Annotated[
         list[float] | None,
-        figure("in the first and the last quarter of each epoch", "ms per step", null="it does not grow threefold in each of two or more"),
+        figure("in the first and the last quarter of each epoch, or of the run", "ms per step", null="it does not grow threefold there"),
     ] = None
+    grows_in_run: Annotated[bool, figure("whether that is of the run: it does not begin anew with each of two epochs or more")] = False
 
     @property
     def growing(self) -> str:
@@ -107,7 +108,13 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
         if self.grows_ms is None:
             return ""
         first_ms, last_ms = self.grows_ms
-        return f", as it grows through each epoch: {first_ms:.1f} ms a step in its first quarter, {last_ms:.1f} in its last"
+        through = "the run" if self.grows_in_run else "each epoch"
+        return f", and takes longer at each step: {first_ms:.1f} ms in the first quarter of {through}, {last_ms:.1f} in the last"
+
+    @property
+    def grows_by_ms(self) -> float:
+        """How much longer it takes in the last quarter than in the first; 0 where it does not grow."""
+        return 0.0 if self.grows_ms is None else self.grows_ms[1] - self.grows_ms[0]
 
     @property
     def recurs(self) -> bool:

@@ -28,7 +28,7 @@ class SamplerWork(ReportPart, frozen=True, kw_only=True):
     def said(self) -> str:
         """Say what it does, and how long that takes."""
         most = "" if self.inner is None else f", most of it in {self.inner}"
-        reads = f": it reads {counted(round(self.files), 'file')} in the main process" if self.reads else ""
+        reads = f": it reads {counted(round(self.files or 0), 'file')} in the main process" if self.reads else ""
         return f"{self.function} takes {duration(1e6 * self.ms)} before each epoch{most}{reads}"
 
     @property
@@ -60,7 +60,9 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
         str | None, figure("the file that its workers work with for most of their first sample, and in no other one", null="there is none")
     ] = None
     first_file_ms: Annotated[float | None, figure("how long they do, the median", null="`first_file` is")] = None
-    first_code: Annotated[str | None, figure("the program's innermost function that most of that is in", null="none is, or too few samples")] = None
+    first_code: Annotated[str | None, figure("the program's innermost function that most of long first samples is in", null="none is, or too few samples")] = (
+        None
+    )
     wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
     within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
     library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None

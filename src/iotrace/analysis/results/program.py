@@ -325,12 +325,14 @@ class Account(ReportPart, frozen=True, kw_only=True):
     """
 
     whole_ns: Annotated[int, figure("from the start to the end of the process's run, as far as it was seen")]
-    loop_ns: Annotated[int, figure("of that from the first batch to the end of the last step, or of an evaluation behind it, without `first start` and `first sampling`")]
+    loop_ns: Annotated[
+        int, figure("of that from the first batch to the end of the last step, or of an evaluation behind it, without `first start` and `first sampling`")
+    ]
     steps: Annotated[int, figure("batches that the loop trained on, from the first to the last: the steps of a program's own clock")]
     parts: Annotated[list[AccountPart], figure("start-up, loop and end, in their order")]
-    loader_pct: Annotated[float | None, figure("of the loop: waits, first batches, iterators, those of evaluations too, and `sampling`", null="the wait is not known")] = (
-        None
-    )
+    loader_pct: Annotated[
+        float | None, figure("of the loop: waits, first batches, iterators, those of evaluations too, and `sampling`", null="the wait is not known")
+    ] = None
     restarts_pct: Annotated[float | None, figure("of the loop: iterators, those of evaluations too, and `sampling` alone", null="the wait is not known")] = None
     validation_first_batches_ns: Annotated[int, figure("of `validation iterators` the waits for first batches")] = 0
     iterators: Annotated[int, figure("iterators that the loop made of loaders with workers, after the first of each")] = 0

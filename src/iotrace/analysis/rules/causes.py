@@ -79,6 +79,7 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         if facts.first_samples_ms:
             each = f"{facts.making.first_item_ms:.0f} ms each, others {facts.making.item_ms:.2g} ms"
             costs += f", {facts.first_samples_ms:.1f} of it their first samples ({each})"
+            costs += f", most of that in {facts.first_code}" if facts.first_code else ""
     if remedy.said:
         costs = f"{remedy.said}{of_loader(facts)}: {cause_ms:.1f} ms of wait a step"
     yield finding(

@@ -169,14 +169,15 @@ def code_of_the_loop(
     waits in collectives for other ranks.
 
     Samples of the thread's stack name the function, or the line, that takes most of it, and tell where it
-    grows through each epoch, as what works on all that was kept since its start. Of a loop without forward
-    and backward passes, such as one of `partial_fit`, they name the line that takes half of a step: it may
-    be the training itself. That a loop sleeps (`time.sleep`) is seen by looking at its thread; the
-    sleep may stand for a device.
+    takes longer at each step, through each epoch or the run, as what works on all that was kept. Of a loop
+    without forward and backward passes, such as one of `partial_fit`, they name the line that takes half of
+    a step: it may be the training itself. That a loop sleeps (`time.sleep`) is seen by looking at its thread;
+    the sleep may stand for a device.
 
-    Remedy: make that function, or that line, faster. If its name says that it logs or measures, call it every
-    N steps. If it lies between a batch's arrival and the forward pass, it may prepare the batch: do that in
-    the loader's workers, which work ahead of the loop. None if no single function takes much:
+    Remedy: make that function, or that line, faster; call one that grows once an epoch, or reset it; call one
+    that is mostly in torch's calls less often, or on less. If its name says that it logs or measures, call it
+    every N steps. If it lies between a batch's arrival and the forward pass, it may prepare the batch: do it
+    in the loader's workers, which work ahead of the loop. None if no single function takes much:
     `iotrace.region` around parts of the loop names them.
     """
     report = facts.report
@@ -343,6 +344,9 @@ def _one_function(
 
 def _faster(code: LoopCode) -> str:
     """Say to make it faster; or to do it seldom, or in workers, where its name or its place allows that."""
+    name = code.function.partition(" (")[0]
+    if code.grows_ms is not None and not code.is_line:
+        return f"call {name} once an epoch, or reset it: it works on all it keeps"
     what = code.function if code.hot is None else code.hot.placed(code.function)
     called = f"call {'it' if code.hot is None else code.function.partition(' (')[0]}"
     called = "do it" if code.is_line else called
@@ -350,7 +354,16 @@ def _faster(code: LoopCode) -> str:
         return f"make {what} faster, or {called} every N steps"
     if (code.before_fraction or 0.0) >= MOSTLY:
         return f"make {what} faster, or {called} in the loader's workers (collate_fn)"
+    if code.hot is not None and not code.is_line and _is_of_torch(code):
+        return f"call {name} less often, or on less: most of it is torch's"
     return f"make {what} faster"
+
+
+def _is_of_torch(code: LoopCode) -> bool:
+    """Whether its line is mostly in calls of torch, or others that release the lock: it cannot be faster."""
+    if code.hot is not None and code.hot.library:
+        return code.hot.library in THAT_TRAIN
+    return code.held_fraction is not None and code.held_fraction < MOSTLY
 
 
 def may_be_left_out(code: LoopCode) -> bool:

@@ -79,15 +79,31 @@ def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
 @rule("IO219", "samples-drawn-with-the-iterator", "loader", turn=THE_CAUSE, saves_wait=False, of_run=True)
 @fires(
     {"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0},
-    {"about": {"persistent_workers": True, "workers": 2, "sampler": "Buckets"}, "draws": _MEASURES, "steps": 100},
-    {"about": {"persistent_workers": False, "workers": 2, "sampler": "Buckets"}, "draws": _SORTS, "steps": 100},
+    {
+        "about": {"persistent_workers": True, "workers": 2, "sampler": "Buckets"},
+        "draws": _MEASURES,
+        "steps": 100,
+    },
+    {
+        "about": {"persistent_workers": False, "workers": 2, "sampler": "Buckets"},
+        "draws": _SORTS,
+        "steps": 100,
+    },
 )
 @silent(
     {"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 1.0},
     {"about": {"persistent_workers": True, "workers": 2}, "restart_ms": 40.0},
     {"about": {"persistent_workers": False, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0},
-    {"about": {"persistent_workers": True, "workers": 2, "sampler": "Buckets"}, "draws": _MEASURES, "steps": 10_000},
-    {"about": {"workers": 0, "sampler": "Buckets"}, "draws": _MEASURES, "steps": 100},  # IO217: its loop waits
+    {
+        "about": {"persistent_workers": True, "workers": 2, "sampler": "Buckets"},
+        "draws": _MEASURES,
+        "steps": 10_000,
+    },
+    {
+        "about": {"workers": 0, "sampler": "Buckets"},
+        "draws": _MEASURES,
+        "steps": 100,
+    },  # IO217: its loop waits
 )
 def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
     """Making an iterator takes long, as its sampler is asked for the first samples there.
@@ -124,7 +140,7 @@ def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
 
 
 def _measured_draw(facts: LoaderFacts, work: SamplerWork, cost_ms: float) -> Finding:
-    """Say what the sampler does before each epoch, by its own function; what is measured there can be kept."""
+    """Say what the sampler does before each epoch, by its own function."""
     short, text = _faster_draw(facts)
     return finding(
         facts,
@@ -191,7 +207,10 @@ def _faster_draw(facts: LoaderFacts) -> tuple[str, str]:
     name = about.sampler or about.torch_sampler or "its sampler"
     if work is not None and work.reads:
         short = f"let {name} keep the first epoch's lengths (a cache), not read all files"
-        return short, "keep what it finds in the files in the first epoch, such as their lengths, or store it beside them"
+        return (
+            short,
+            "keep what it finds in the files in the first epoch, such as lengths, or store it beside them",
+        )
     short = f"let {name} do less in __iter__: keep lengths, draw with arrays"
     text = "keep what is the same in each epoch, such as lengths of files, and draw with arrays"
     if about.sampler is None and about.torch_sampler == _WITHOUT_REPLACEMENT:

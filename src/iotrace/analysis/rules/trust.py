@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from operator import attrgetter
 
 from iotrace.analysis.host.disturbance import TRACING_COST, alone
 from iotrace.analysis.resampling import FEWEST
@@ -16,6 +18,7 @@ from iotrace.units import bounds, counted, percent
 
 _FIRST = "IO701"  # the code at whose place a doubt is told that is a symptom
 _SEEN = {"IO218": "asleep_ms", "IO238": "locked_ms", "IO250": "locked_ms"}  # what looks at threads explain
+_MOST = 0.5  # of how steps differ: what code that grows has to explain
 _LONG_STEPS = 2.0  # p95 over median, from which it is said
 _VERDICT_BOUNDS = (0.05, 0.20)
 _LAST = "IO799"  # what only says that a small figure is unknown
@@ -140,11 +143,21 @@ def steps_vary(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
     steps = facts.report.steps
     if steps.mean_ms and steps.mean_ci95_ms is not None and steps.count >= FEWEST:
         low, high = steps.mean_ci95_ms
+        if _grown_ms(facts) >= _MOST * ((steps.p95_ms or high) - (steps.p50_ms or low)) > 0:
+            return  # the report says what grows
         text = f"steps vary: mean {steps.mean_ms:.1f} ± {(high - low) / 2:.1f} ms"
         if steps.p50_ms and steps.p95_ms and steps.p95_ms >= _LONG_STEPS * steps.p50_ms:
             text += f" (p95 is {steps.p95_ms / steps.p50_ms:.1f}x the median)"
         if (high - low) / 2 / steps.mean_ms >= least:
             yield Finding(level=CAUTION, text=text)
+
+
+def _grown_ms(facts: TrustFacts) -> float:
+    """How much longer code of the loop takes at the end than at first, where that is told."""
+    steady = [each for each in facts.report.loop_code if each.count is None]
+    most = max(steady, key=attrgetter("ms_per_step"), default=None)
+    is_told = any(each.code == "IO506" for each in facts.report.culprits)
+    return most.grows_by_ms if most is not None and is_told else 0.0
 
 
 @rule("IO709", "drift", "trust")
@@ -159,6 +172,8 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
     if change is None or interval is None or abs(change) < least_pct or interval[0] <= 0 <= interval[1]:
         return
     grew = "longer" if change > 0 else "shorter"
+    if 0 < change <= 100 * _grown_ms(facts) / _MOST / (facts.report.steps.mean_ms or math.inf):
+        return  # the report says what grows
     text = f"later steps are {abs(change):.0f} % {grew} than earlier ones"
     # Steps that grow by as much are a symptom of their own: the first screen has only a few reasons.
     first = interval[0] >= first_from_pct
@@ -272,8 +287,8 @@ def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Findi
     """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step.
 
     If other programs ran, it begins with the wait that is left where no thread queues for a CPU. An interval
-    that is wider than `widest` is not printed: it says nothing. Where the verdict judges what loaders cost the
-    whole loop, so does this: what the loop itself computes there goes away with no other program.
+    that is wider than `widest` is not printed: it says nothing. Where the verdict judges what loaders cost
+    the whole loop, so does this: what the loop itself computes there goes away with no other program.
     """
     wait = facts.report.data_wait
     interval = wait.raw_wait_fraction_ci95 if wait.stall_fraction is None else wait.stall_fraction_ci95
@@ -289,7 +304,12 @@ def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Findi
         high = costs.beside + high * (1 - costs.beside)
         if any(low < bound < high for bound in _VERDICT_BOUNDS):
             text = f"loaders cost {100 * low:.0f} to {percent(high)} of the loop without other programs"
-            yield Finding(level=CAUTION, text=text if found.kept < SHORTER else f"{100 * low:.0f} to {percent(high)} of the loop are its loaders' cost")
+            yield Finding(
+                level=CAUTION,
+                text=text
+                if found.kept < SHORTER
+                else f"{100 * low:.0f} to {percent(high)} of the loop are its loaders' cost",
+            )
         return
     if any(low < bound < high for bound in _VERDICT_BOUNDS):
         share = f"the wait is {100 * low:.0f} to {percent(high)} of a step"

@@ -20,7 +20,7 @@ _HOOKS = ("train_dataloader", "val_dataloader")  # by which Lightning asks for l
 
 
 def with_builders(analysis: RankAnalysis, samples: CodeSamples, codes: Sequence[LoopCode]) -> list[LoopCode]:
-    """Add which dataset is built by what recurs: by its class's `__init__`, or as Lightning's hook asks for it."""
+    """Add which dataset is built by what recurs: in its `__init__`, or as Lightning's hook asks for it."""
     names = {each.description.dataset for each in analysis.loaders if each.description.dataset}
     return [_with(each, samples, names) if each.recurs and not each.within else each for each in codes]
 
@@ -33,7 +33,9 @@ def _with(code: LoopCode, samples: CodeSamples, names: set[str]) -> LoopCode:
     stacks = [] if own.stacks is None else own.stacks.each
     for name in sorted(names):
         made = f"{name}.__init__"
-        inside = sum(any(frame.function.rpartition("<locals>.")[2] == made for frame in each.called) for each in stacks)
+        inside = sum(
+            any(frame.function.rpartition("<locals>.")[2] == made for frame in each.called) for each in stacks
+        )
         if inside and inside >= _MOST * len(stacks):
             return replace(code, builds=name)
     return replace(code, builds="") if hook in _HOOKS else code

@@ -6,6 +6,7 @@ Definitions: docs/definitions.md, "loop_code".
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
@@ -42,6 +43,7 @@ THAT_TRAIN = (
 _OURS = "timed_call"  # of the agent: it passes for a function of the library that it calls
 _COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PACKAGES, _STDLIB = "-packages/", "/lib/python"
+_WRAPPED = re.compile(r"(\w+)\._wrap_(\w+)\.<locals>\.\w+$")  # of a class: which method stands behind it
 _NAMELESS = (
     "_call_impl",
     "_wrapped_call_impl",
@@ -95,7 +97,11 @@ class Stack(NamedTuple):
         library, called = _folder_of(frames[at + 1]), frames[at + 1].function.rpartition("<locals>.")[2]
         if not library or library in THAT_TRAIN:
             return ""
-        named = library if _library_of(frames[at + 1]) is None else f"{library}'s {called}"
+        wrapped = _WRAPPED.match(frames[at + 1].function)
+        if wrapped is not None:  # as torchmetrics' classes: their own method is deeper
+            called = f"{wrapped[1]}.{wrapped[2]}"
+        is_nameless = wrapped is None and _library_of(frames[at + 1]) is None
+        named = library if is_nameless else f"{library}'s {called}"
         return f"{named} ({frames[at].at(paths)})"
 
 

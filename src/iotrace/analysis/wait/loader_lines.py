@@ -14,13 +14,11 @@ import numpy as np
 
 from iotrace.analysis.intervals import Intervals, holding, intersect, subtract, union
 from iotrace.analysis.loop.deliveries import LoaderRun
-from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, HotLine, LoaderResult
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.hot_lines import Frame, Stack, hot_line, stack_samples
 from iotrace.analysis.wait.production import READING, outermost_of
-from iotrace.analysis.wait.sampler_time import sampler_work
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 from iotrace.sources.processes import Process
 from iotrace.sources.records import LoopStacks, WorkerUp
@@ -41,7 +39,6 @@ def with_hot_lines(analysis: RankAnalysis, loader: LoaderRun, found: LoaderResul
         item_hot=item,
         collate_hot=collate,
         sampling_hot=_line_of_sampler(analysis, source),
-        sampler=sampler_work(analysis, source, iterations_of(analysis)),
         start_code=code,
         start_code_ms=ms,
         first_file=file,
@@ -87,7 +84,7 @@ def _first_file(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, flo
     """Find the file that workers are busy with for most of their first sample alone, how long (ms), where.
 
     From a call on it until the next one on another file, or the sample's end. None where less than half of
-    the workers have such a file in common.
+    the workers have such a file in common. The function is that of first samples which take long.
     """
     stacks: list[Stack] = []
     shown, took_ms, workers = analysis.session.paths.shown, defaultdict[str, list[float]](list), 0
@@ -100,6 +97,9 @@ def _first_file(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, flo
         first_ns = int(items["duration_ns"][np.argmin(items["start_ns"])])
         if first_ns < _FIRST_TIMES * float(np.median(items["duration_ns"])):
             continue
+        for tid in {record.tid for record in process.of_type(LoopStacks)}:
+            samples = stack_samples(process, tid)
+            stacks += samples.chosen(abs(samples.times - begin_ns - first_ns / 2) <= first_ns / 2).each
         calls = analysis.session.calls_of(process)
         inside = holding(np.array([begin_ns]), np.array([begin_ns + first_ns]), calls.start_ns) >= 0
         order = np.flatnonzero(inside)[np.argsort(calls.start_ns[inside], kind="stable")]
@@ -113,13 +113,11 @@ def _first_file(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, flo
             and not ((calls.file == number) & ~inside & (calls.start_ns > begin_ns)).any()
         ):
             took_ms[shown(calls.files[number])].append(ns / 1e6)
-            for tid in {record.tid for record in process.of_type(LoopStacks)}:
-                samples = stack_samples(process, tid)
-                stacks += samples.chosen(abs(samples.times - begin_ns - first_ns / 2) <= first_ns / 2).each
     most = max(took_ms, key=lambda file: len(took_ms[file]), default=None)
+    code = _innermost(stacks, analysis)
     if most is None or len(took_ms[most]) < _MOST * workers:
-        return None, None, None
-    return most, float(np.median(took_ms[most])), _innermost(stacks, analysis)
+        return None, None, code
+    return most, float(np.median(took_ms[most])), code
 
 
 def _innermost(stacks: list[Stack], analysis: RankAnalysis) -> str | None:

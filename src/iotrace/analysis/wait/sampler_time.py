@@ -1,6 +1,6 @@
 """When samplers choose an epoch's first samples: as an iterator is made, or in the wait for the first batch.
 
-A sampler that measures files there, or sorts all samples, makes each epoch late. No worker helps it: it works in the loop.
+A sampler that measures files there, or sorts all samples, makes each epoch late. No worker helps it.
 
 Definitions: docs/definitions.md, "account".
 """
@@ -13,10 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from iotrace.analysis.intervals import Intervals, Times, distinct, holding, union
-from iotrace.analysis.loop.deliveries import LoaderRun
-from iotrace.analysis.loop.iterations import Iteration, Iterations
+from iotrace.analysis.loop.deliveries import PassKey
+from iotrace.analysis.loop.iterations import Iterations, iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, SamplerWork
+from iotrace.analysis.table import key_of
 from iotrace.analysis.wait.hot_lines import Frame, Stack, StackSamples, stack_samples
 from iotrace.sources.records import IteratorMade, IteratorStart, WorkerUp
 
@@ -42,6 +43,7 @@ def drawn(analysis: RankAnalysis, iterations: Iterations, *, awaited: bool = Fal
         begun_ns = main.clock.to_session_ns(record.start_ns)
         made[record.iterator].append((begun_ns, begun_ns + record.duration_ns))
     kept: list[tuple[int, int, int]] = []
+    sent, ups = _sent(iterations), _ups(analysis)
     for row, each in enumerate(iterations.passes):
         first = each.first
         if iterations.evaluate[row] or first is None or first.index or each.loader.description.iterable:
@@ -51,15 +53,22 @@ def drawn(analysis: RankAnalysis, iterations: Iterations, *, awaited: bool = Fal
                 found.append((first.wait_start_ns, first.wait_start_ns + (first.sampled_ns or 0), row))
             continue
         own = [start for start in starts[each.iterator] if start.epoch == first.epoch]
-        span = next((one for one in made[each.iterator] if one[0] <= first.delivered_ns and one[1] >= each.of.start_ns), None)
-        sent_ns = _last_sent(each, span)
+        span = next(
+            (
+                one
+                for one in made[each.iterator]
+                if one[0] <= first.delivered_ns and one[1] >= each.of.start_ns
+            ),
+            None,
+        )
+        sent_ns = _last_sent(sent[each.iterator, first.epoch], span)
         if span is None or sent_ns is None or not own:
             continue
         if any(start.generation for start in own):
             kept.append((span[0], sent_ns, row))
             continue
         begun_ns = main.clock.to_session_ns(min(start.mono_ns for start in own))
-        up_ns = _all_up(analysis, own)
+        up_ns = _all_up(ups, own)
         found.append((span[0], begun_ns, row))  # before there are workers: `iter(sampler)`
         if up_ns is not None:
             found.append((max(up_ns, begun_ns), sent_ns, row))
@@ -73,30 +82,47 @@ def when(times: Times) -> Intervals:
     return union(times[:, 0], times[:, 1])
 
 
-def _last_sent(each: Iteration, span: tuple[int, int] | None) -> int | None:
+def _sent(iterations: Iterations) -> dict[PassKey, Times]:
+    """When the indices of each pass were sent."""
+    found: dict[PassKey, Times] = {}
+    for loader in {each.loader.number: each.loader for each in iterations.passes}.values():
+        own = loader.deliveries
+        keys = key_of(own["iterator"], own["epoch"])
+        order = np.argsort(keys, kind="stable")
+        first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+        for mine in np.split(order, first[1:]) if len(order) else []:
+            found[int(own["iterator"][mine[0]]), int(own["epoch"][mine[0]])] = own["sent_ns"][mine]
+    return found
+
+
+def _last_sent(sent: Times, span: tuple[int, int] | None) -> int | None:
     """When the last index was sent as an iterator was made."""
-    if span is None or each.first is None:
+    if span is None:
         return None
-    own = each.loader.deliveries
-    mine = (own["iterator"] == each.iterator) & (own["epoch"] == each.first.epoch)
-    sent = own["sent_ns"][mine]
     sent = sent[(sent >= span[0]) & (sent <= span[1])]
     return int(sent.max()) if len(sent) else None
 
 
-def _all_up(analysis: RankAnalysis, own: list[IteratorStart]) -> int | None:
-    """When the last worker of an iterator asked for work; None where that is not known of each."""
-    pids = {pid for start in own for pid in start.pids}
-    ups: dict[int, int] = {}
+def _ups(analysis: RankAnalysis) -> dict[int, int]:
+    """When each worker asked for work."""
+    found: dict[int, int] = {}
     for process in analysis.rank.workers:
         up = next(iter(process.of_type(WorkerUp)), None)
-        if process.pid in pids and up is not None:
-            ups[process.pid] = process.clock.to_session_ns(up.mono_ns)
-    return max(ups.values()) if pids and ups.keys() == pids else None
+        if up is not None:
+            found[process.pid] = process.clock.to_session_ns(up.mono_ns)
+    return found
 
 
-def _of_persistent(analysis: RankAnalysis, kept: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield the share that samples of the stack show to be a sampler's, of making iterators of kept workers."""
+def _all_up(ups: dict[int, int], own: list[IteratorStart]) -> int | None:
+    """When the last worker of an iterator asked for work; None where that is not known of each."""
+    pids = {pid for start in own for pid in start.pids}
+    return max(ups[pid] for pid in pids) if pids and pids <= ups.keys() else None
+
+
+def _of_persistent(
+    analysis: RankAnalysis, kept: list[tuple[int, int, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield a sampler's share of making iterators of kept workers, by samples of the stack."""
     samples, spans = _samples(analysis), np.array(kept, np.int64).reshape(-1, 3)
     if samples is None or not len(spans):
         return
@@ -121,16 +147,29 @@ def _in_sampler(stack: Stack) -> Stack | None:
     return stack._replace(called=called) if any(frame.line for frame in called) else None
 
 
-def sampler_work(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) -> SamplerWork | None:
-    """Say what a loader's sampler does before each later epoch, by samples of the stack; None: it has none.
+def samplers_of(analysis: RankAnalysis) -> tuple[dict[int, SamplerWork], Intervals]:
+    """Say what samplers do before each later epoch, by the loader's number, and when as iterators are made.
 
-    The first epoch does not count: the loop has not begun there.
+    By samples of the stack. The first epoch does not count: the loop has not begun there.
     """
-    samples, times = _samples(analysis), drawn(analysis, iterations, awaited=True)
-    rows = [row for row, each in enumerate(iterations.passes) if each.loader is run and each.is_later]
-    times = times[np.isin(times[:, 2], rows)]
-    if samples is None or not len(times):
-        return None
+    if not len(analysis.loop.steps) or analysis.loop.thread is None:
+        return {}, when(np.empty((0, 3), np.int64))
+    iterations = iterations_of(analysis)
+    times, samples = drawn(analysis, iterations, awaited=True), _samples(analysis)
+    has_workers = np.array([each.workers > 0 for each in iterations.passes], np.bool_)
+    rows = defaultdict[int, list[int]](list)
+    for at, row in enumerate(times[:, 2].tolist()):
+        if iterations.passes[row].is_later:
+            rows[iterations.passes[row].loader.number].append(at)
+    works = (
+        {} if samples is None else {n: sampler_work(analysis, samples, times[own]) for n, own in rows.items()}
+    )
+    known = {number: work for number, work in works.items() if work is not None}
+    return known, when(times[has_workers[times[:, 2]]])
+
+
+def sampler_work(analysis: RankAnalysis, samples: StackSamples, times: Times) -> SamplerWork | None:
+    """Name what takes these times of one loader; None where samples show no sampler of the program's."""
     passes = len({*times[:, 2].tolist()})
     inside = samples.chosen(holding(*when(times), samples.times) >= 0)
     stacks = [stack for each in inside.each if (stack := _in_sampler(each)) is not None]
@@ -148,10 +187,14 @@ def sampler_work(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations)
 
 
 def _functions(stacks: list[Stack]) -> tuple[Frame | None, Frame | None]:
-    """Find the program's outermost function that most stacks are in, and the innermost below it, if another."""
+    """Find the program's outermost function that most stacks are in, and the innermost below it."""
     first, depths = Counter[Frame](), defaultdict[Frame, list[int]](list)
     for stack in stacks:
-        own = [frame._replace(line=0, since=0) for frame in stack.called if frame.line and "<locals>" not in frame.function]
+        own = [
+            frame._replace(line=0, since=0)
+            for frame in stack.called
+            if frame.line and "<locals>" not in frame.function
+        ]
         first.update(own[:1])
         for frame in {*own}:
             depths[frame].append(own.index(frame))
@@ -172,6 +215,6 @@ def _files(analysis: RankAnalysis, times: Times, passes: int) -> float | None:
     reads = [at for at, name in enumerate(calls.names) if "read" in name and "readdir" not in name]
     read = calls.where((calls.tid == thread.tid) & np.isin(calls.name, reads))
     found = 0
-    for start_ns, end_ns, _ in times.tolist():
-        found += len(distinct(read.file[(read.start_ns >= start_ns) & (read.start_ns < end_ns)]))
+    for first, behind in np.searchsorted(read.start_ns, times[:, :2]).tolist():
+        found += len(distinct(read.file[first:behind]))
     return found / passes

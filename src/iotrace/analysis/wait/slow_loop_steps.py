@@ -13,14 +13,12 @@ import numpy.typing as npt
 from iotrace.analysis.device.gaps import break_down
 from iotrace.analysis.host.others import QUIET, shares_by_second
 from iotrace.analysis.intervals import Intervals, Times, union
-from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.loop.step_table import StepTable, number_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
 from iotrace.analysis.wait.asleep import asleep
 from iotrace.analysis.wait.checkpoints import Writing, writing_of
 from iotrace.analysis.wait.loop_events import CHECKPOINT, COLLECTION, EVALUATION, WRITING, Events, pauses_of
-from iotrace.analysis.wait.sampler_time import drawn, when
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.sources.records import Collector
@@ -43,11 +41,13 @@ def loop_slow_steps(
     phases_ns: Mapping[str, Times] | None = None,
     events: Sequence[Events] = (),
     recurring: Times = _NONE,
+    choosing: Intervals = (_NONE, _NONE),
 ) -> SlowLoopSteps | None:
     """Find the slow ones of the measured steps and their causes; None of fewer than `FEWEST_STEPS`.
 
     `phases_ns` has the time of each measured step in each phase. Those of `events` that recur are no part of
     a step here. Steps that begin at `recurring` hold what the loop calls now and then, and are left out.
+    At times of `choosing` samplers choose first samples of an epoch.
     """
     kept = analysis.kept
     if len(kept) < FEWEST_STEPS:
@@ -63,7 +63,7 @@ def loop_slow_steps(
     unknown: dict[str, str] = {}
     writing = None
     if len(slow):
-        found, writing = _parts(analysis, lengths, whole, events)
+        found, writing = _parts(analysis, lengths, whole, events, choosing)
         unknown = _unknown(analysis)
     over = {name: np.maximum(own - np.median(own), 0)[slow] for name, own in found.items()}
     beyond_usual = lengths[slow] - usual
@@ -139,7 +139,7 @@ def _row(
 
 
 def _parts(
-    analysis: RankAnalysis, lengths: Times, whole: Times, events: Sequence[Events]
+    analysis: RankAnalysis, lengths: Times, whole: Times, events: Sequence[Events], choosing: Intervals
 ) -> tuple[dict[str, Floats], Writing]:
     """Divide each measured step among causes, in ns: an instant belongs to the first that covers it.
 
@@ -160,7 +160,7 @@ def _parts(
         "writing": union(other.starts, other.ends),
         "asleep": asleep(analysis),
         "data_wait": union(awaited["wait_start_ns"], awaited["delivered_ns"]),
-        "drawing": when(drawn(analysis, iterations_of(analysis))),
+        "drawing": choosing,
         "restart": _restarts(analysis),
         "collectives": analysis.collectives,
     }

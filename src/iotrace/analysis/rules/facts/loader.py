@@ -72,7 +72,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     decoding (`FILES`), without that of one file (``files:PATH``) and with the transform's (`RESIZED`), all
     else as it was; `most_ms` the same at most, where what is left gets quicker; `predicted` has what a
     replay on the model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is
-    what ending and starting workers takes in later epochs, `draws` what is chosen there, in the `steps` of
+    what ending and starting workers takes in later epochs, `first_code` the function that their first samples
+    are in, `draws` what is chosen there, in the `steps` of
     the whole loop; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
     pickled through a pipe: what the process that trains read beyond calls on files, or `piped_ms`, where it
@@ -112,6 +113,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     production_ms: float | None = None
     made_ms: float | None = None
     restart_ms: float = 0.0
+    first_code: str = ""
     draws: SamplerWork | None = None
     steps: int = 0
     single: int = 0

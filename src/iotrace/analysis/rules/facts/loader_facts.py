@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
-from iotrace.analysis.intervals import distinct, union
+from iotrace.analysis.intervals import Intervals, distinct, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
 from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches, tensors_of
@@ -47,6 +48,13 @@ from iotrace.sources.records import IteratorStart
 _MOST_LOADERS = 32  # that advice is sought for
 
 
+class _Made(NamedTuple):
+    """The iterators of the loop, and when samplers chose samples as they were made."""
+
+    every: Iterations
+    choosing: Intervals
+
+
 def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts]:
     """The loaders that the measured steps waited for, costliest first."""
     step_ms = report.steps.mean_ms
@@ -56,7 +64,8 @@ def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts
     wait_ms = {each.loader: each.raw_ms for each in report.data_wait.by_loader}
     costly = sorted(wait_ms, key=lambda number: -wait_ms[number])[:_MOST_LOADERS]
     of = waits.deliveries["loader"]
-    made = iterations_of(analysis)
+    iterations = iterations_of(analysis)
+    made = _Made(iterations, when(drawn(analysis, iterations)))
     found = [_facts(analysis, report, runs[one], waits[of == one], len(wait_ms), made) for one in costly]
     return together(sorted(found, key=lambda facts: -facts.wait_ms))
 
@@ -73,7 +82,7 @@ def _facts(
     run: LoaderRun,
     waits: Waits,
     loaders: int,
-    iterations: Iterations,
+    iterators: _Made,
 ) -> LoaderFacts:
     steps = len(analysis.kept)
     primary = run is analysis.primary
@@ -119,10 +128,11 @@ def _facts(
         handed_over=handed_over,
         production_ms=production_ms(source.deliveries),
         made_ms=int((made["prepared_ns"] - made["taken_ns"]).sum()) / steps / 1e6 if len(made) else None,
-        restart_ms=_restart_ms(analysis, run, iterations),
+        restart_ms=_restart_ms(analysis, run, iterators),
+        first_code=next((each.first_code or "" for each in report.loaders if each.id == source.number), ""),
         draws=next((each.sampler for each in report.loaders if each.id == source.number), None),
         steps=0 if report.account is None else report.account.steps,
-        single=iterations.single(run),
+        single=iterators.every.single(run),
         unmade_fraction=unmade_fraction(waits),
         behind_ready_ms=wait.behind_ready_ms if primary else None,
         batch_bytes=int(sizes.sum()) / len(sizes) if len(sizes) else None,
@@ -232,7 +242,7 @@ def _gains(
     )
 
 
-def _restart_ms(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) -> float:
+def _restart_ms(analysis: RankAnalysis, run: LoaderRun, made: _Made) -> float:
     """What making and ending iterators takes a step, without what samplers do there, in the measured steps.
 
     Steps between them that are not measured, such as profiled ones, make iterators, too.
@@ -242,8 +252,8 @@ def _restart_ms(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) 
     steps = int(((every["start_ns"] >= start_ns) & (every["end_ns"] <= end_ns)).sum())
     # The wait for new workers is part of both: where a measured step has it, it counts there.
     awaited = union(kept.awaited["wait_start_ns"], kept.awaited["delivered_ns"])
-    beside = union(*map(np.concatenate, zip(awaited, when(drawn(analysis, iterations)), strict=True)))
-    return iterations.restart_ns(run, start_ns, end_ns, beside) / steps / 1e6
+    beside = union(*map(np.concatenate, zip(awaited, made.choosing, strict=True)))
+    return made.every.restart_ns(run, start_ns, end_ns, beside) / steps / 1e6
 
 
 def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:
