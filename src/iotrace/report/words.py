@@ -217,7 +217,7 @@ def loop_facts(rank: RankReport, why: str | None) -> list[str]:
     `why`: what the verdict said already.
     """
     said = [each.said for each in rank.recurring if each.loop_fraction >= _WORTH_A_LINE]
-    return [each for each in said if each != why]
+    return [each for each in said if each not in (why or "")]
 
 
 def slow_facts(rank: RankReport) -> list[str]:

@@ -11,6 +11,7 @@ from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import BAD, CAUTION, TRACING_PERCENT
 from iotrace.analysis.rules.disturbances import MIB, SHORTER, Bounds, doubt
 from iotrace.analysis.rules.facts.trust import TrustFacts
+from iotrace.analysis.rules.loop import CODE
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.analysis.verdict.loop_costs import loop_costs
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, bound_fraction
@@ -20,6 +21,33 @@ _FIRST = "IO701"  # the code at whose place a doubt is told that is a symptom
 _SEEN = {"IO218": "asleep_ms", "IO238": "locked_ms", "IO250": "locked_ms"}  # what looks at threads explain
 _MOST = 0.5  # of how steps differ: what code that grows has to explain
 _LONG_STEPS = 2.0  # p95 over median, from which it is said
+_GROWS: dict[str, object] = {
+    "loop_code": [{**CODE, "ms_per_step": 60.0, "grows_ms": [10.0, 110.0]}],
+    "culprits": [{"id": "code-of-the-loop", "code": "IO506"}],
+}
+_UNSURE: dict[str, object] = {
+    "host": {"others_cpu_fraction": 0.9, "cpu_busy_fraction": 0.99},
+    "wait": {
+        "raw_ms": 60.0,
+        "raw_wait_fraction_ci95": [0.5, 0.7],
+        "causes_ms": {"decode": 60.0},
+        "without_cpu_ms": {"decode": 55.0},
+        "queueing_ms": 55.0,
+    },
+    "processes": [{"role": "main", "run_delay_pct_mean": 1.0}],
+}
+# The loop itself computes for 45 % of its time, others or not.
+_DRAWS: dict[str, object] = {
+    "loop_ns": 100,
+    "steps": 10,
+    "iterators": 5,
+    "loader_pct": 95.0,
+    "restarts_pct": 45.0,
+    "parts": [
+        {"name": "sampling", "ns": 45, "in_loop": True},
+        {"name": "waits", "ns": 50, "in_loop": True},
+    ],
+}
 _VERDICT_BOUNDS = (0.05, 0.20)
 _LAST = "IO799"  # what only says that a small figure is unknown
 _CODE_AND_PIPES_BYTES, _OF_EACH_PROCESS_BYTES = 10 << 20, 1 << 20
@@ -134,7 +162,11 @@ def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> I
 
 @rule("IO708", "steps-vary", "trust")
 @fires({"steps": {"mean_ci95_ms": [80.0, 120.0]}})
-@silent({"steps": {"mean_ci95_ms": [95.0, 105.0]}}, {"steps": {"count": 1, "mean_ci95_ms": [80.0, 120.0]}})
+@silent(
+    {"steps": {"mean_ci95_ms": [95.0, 105.0]}},
+    {"steps": {"count": 1, "mean_ci95_ms": [80.0, 120.0]}},
+    {"steps": {"mean_ci95_ms": [80.0, 120.0]}, **_GROWS},
+)
 def steps_vary(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Steps vary so much that their mean is not well known.
 
@@ -161,10 +193,14 @@ def _grown_ms(facts: TrustFacts) -> float:
 
 
 @rule("IO709", "drift", "trust")
-@fires({"steps": {"drift_pct": 20.0, "drift_ci95_pct": [10.0, 30.0]}})
+@fires(
+    {"steps": {"drift_pct": 20.0, "drift_ci95_pct": [10.0, 30.0]}},
+    {"steps": {"drift_pct": 400.0, "drift_ci95_pct": [300.0, 500.0]}, **_GROWS},  # by more than that
+)
 @silent(
     {"steps": {"drift_pct": 20.0, "drift_ci95_pct": [-5.0, 45.0]}},
     {"steps": {"drift_pct": 5.0, "drift_ci95_pct": [4.0, 6.0]}},
+    {"steps": {"drift_pct": 100.0, "drift_ci95_pct": [80.0, 120.0]}, **_GROWS},
 )
 def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float = 20.0) -> Iterator[Finding]:
     """Later steps are longer or shorter than earlier ones: the mean of a longer run may be another."""
@@ -270,19 +306,10 @@ def untraced_reads(
 @rule("IO711", "class-uncertain", "trust")
 @fires(
     {"wait": {"raw_wait_fraction_ci95": [0.04, 0.09]}},
-    {
-        "host": {"others_cpu_fraction": 0.9, "cpu_busy_fraction": 0.99},
-        "wait": {
-            "raw_ms": 60.0,
-            "raw_wait_fraction_ci95": [0.5, 0.7],
-            "causes_ms": {"decode": 60.0},
-            "without_cpu_ms": {"decode": 55.0},
-            "queueing_ms": 55.0,
-        },
-        "processes": [{"role": "main", "run_delay_pct_mean": 1.0}],
-    },
+    _UNSURE,
+    {**_UNSURE, "account": {**_DRAWS, "parts": [{"name": "iterators", "ns": 45, "in_loop": True}]}},
 )
-@silent({"wait": {"raw_wait_fraction_ci95": [0.06, 0.09]}})
+@silent({"wait": {"raw_wait_fraction_ci95": [0.06, 0.09]}}, {**_UNSURE, "account": _DRAWS})
 def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Finding]:
     """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step.
 
