@@ -38,7 +38,7 @@ _PART_NAMES = {
     "garbage_collection": "garbage collection",
     "asleep": "asleep (time.sleep)",
     "startup": "workers start",
-    "drawing": "choosing an epoch's samples",
+    "drawing": "choosing samples",
     "restart": "making iterators",
     "queued": "batches queued",
     "collectives": "waits in collectives",
