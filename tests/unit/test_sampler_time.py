@@ -134,7 +134,7 @@ def test_of_kept_workers_the_share_of_the_samples_is_the_samplers(asks: int, sha
     later = times[times[:, 2] > 0]
     assert (later[:, 1] - later[:, 0]).tolist() == [share * SENT_MS * MS] * (2 if share else 0)
     # The first epoch begins when its workers have asked for work.
-    assert times[times[:, 2] == 0].tolist() == [[UP_MS * MS, SENT_MS * MS, 0]]
+    assert times[times[:, 2] == 0].tolist() == [[UP_MS * MS, SENT_MS * MS, 0, 0]]
 
 
 def test_while_new_workers_are_not_up_they_may_be_what_takes_the_time() -> None:
@@ -166,6 +166,13 @@ def test_what_waits_for_workers_or_makes_its_first_iterator_is_no_sampler(
 ) -> None:
     assert work_of(monkeypatch, 0, files=80) is None
     assert work_of(monkeypatch, 10, files=80, epochs=1) is None
+
+
+def test_of_later_new_workers_samples_tell_what_the_sampler_did_while_they_started() -> None:
+    analysis, iterations = run_of(10, persistent=False, up_ms=SENT_MS)
+    times = drawn(analysis, iterations)
+    assert times[:, 2].tolist() == [1, 2]
+    assert (times[:, 1] - times[:, 0]).tolist() == [(SENT_MS - 1) * MS] * 2
 
 
 @pytest.mark.parametrize(

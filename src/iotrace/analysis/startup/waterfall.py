@@ -127,7 +127,7 @@ def ranges_of(analysis: RankAnalysis, imports: ImportTable, began_ns: int, end_n
         begun_ns = starts.setdefault((record.iterator, record.generation), at_ns)
         if record.pids and begun_ns < end_ns:
             yield Range(WORKERS, begun_ns, at_ns)
-    for start_ns, until_ns, _ in drawn(analysis, iterations_of(analysis)).tolist():
+    for start_ns, until_ns, *_ in drawn(analysis, iterations_of(analysis)).tolist():
         yield Range(SAMPLING, start_ns, until_ns)
     for record, at_ns in _pickled(analysis, end_ns):
         yield Range(PICKLING, at_ns, at_ns + record.duration_ns)

@@ -7,8 +7,11 @@ Definitions: docs/definitions.md, "account".
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,54 +30,60 @@ _MOST = 0.5  # of the samples of a stack
 _ASK = ("._next_index", "_BaseDataLoaderIter._reset", "_BaseDataLoaderIter.__init__")
 
 
-def drawn(analysis: RankAnalysis, iterations: Iterations, *, awaited: bool = False) -> Times:
-    """Find when first samples were chosen: start, end and number of the pass; none of evaluations.
+class _Draw(NamedTuple):
+    """A time in which a sampler may have chosen: `begun_ns` is when its iterator began to be made.
 
-    With new workers the thread has nothing else to do from when all of them have asked for work until the
-    last index is sent. With those that persist it also waits for their answers: samples of its stack say
-    which share is the sampler's. `awaited`: without workers, too, in the wait for the first batch.
+    `surely_ns`: from then on nothing else can have taken it; None: only samples of the stack tell.
     """
-    main, found = analysis.rank.main, list[tuple[int, int, int]]()
-    starts = defaultdict[int, list[IteratorStart]](list)
+
+    start_ns: int
+    end_ns: int
+    row: int
+    begun_ns: int
+    surely_ns: int | None
+
+
+def drawn(analysis: RankAnalysis, iterations: Iterations, *, awaited: bool = False) -> Times:
+    """Find when first samples were chosen: start, end, number of the pass, when its making began.
+
+    None of evaluations. Until the last index is sent the thread starts workers, or waits for the answers of
+    those that persist: samples of its stack say which share is the sampler's. Without these it is from when all
+    new workers have asked for work. `awaited`: without workers, too, in the wait for the first batch.
+    """
+    main, found = analysis.rank.main, list[_Draw]()
+    starts = defaultdict[PassKey, list[IteratorStart]](list)
     for start in main.of_type(IteratorStart):
-        starts[start.iterator].append(start)
+        starts[start.iterator, start.epoch].append(start)
     made = defaultdict[int, list[tuple[int, int]]](list)
     for record in main.of_type(IteratorMade):
         begun_ns = main.clock.to_session_ns(record.start_ns)
         made[record.iterator].append((begun_ns, begun_ns + record.duration_ns))
-    kept: list[tuple[int, int, int]] = []
     sent, ups = _sent(iterations), _ups(analysis)
     for row, each in enumerate(iterations.passes):
         first = each.first
         if iterations.evaluate[row] or first is None or first.index or each.loader.description.iterable:
             continue
         if not each.workers:
-            if awaited and (first.sampled_ns or 0) > _LEAST_NS:
-                found.append((first.wait_start_ns, first.wait_start_ns + (first.sampled_ns or 0), row))
+            asked_ns = first.wait_start_ns
+            if awaited and first.sampled_ns is not None:
+                found.append(_Draw(asked_ns, asked_ns + first.sampled_ns, row, asked_ns, asked_ns))
             continue
-        own = [start for start in starts[each.iterator] if start.epoch == first.epoch]
-        span = next(
-            (
-                one
-                for one in made[each.iterator]
-                if one[0] <= first.delivered_ns and one[1] >= each.of.start_ns
-            ),
-            None,
-        )
-        sent_ns = _last_sent(sent[each.iterator, first.epoch], span)
-        if span is None or sent_ns is None or not own:
+        own = starts[each.iterator, first.epoch]
+        spans = made[each.iterator]
+        at = bisect_right(spans, (each.of.start_ns, sys.maxsize)) - 1
+        sent_ns = None if at < 0 else _last_sent(sent[each.iterator, first.epoch], spans[at])
+        if sent_ns is None or not own:
             continue
+        begun_ns = spans[at][0]
         if any(start.generation for start in own):
-            kept.append((span[0], sent_ns, row))
+            found.append(_Draw(begun_ns, sent_ns, row, begun_ns, None))
             continue
-        begun_ns = main.clock.to_session_ns(min(start.mono_ns for start in own))
-        up_ns = _all_up(ups, own)
-        found.append((span[0], begun_ns, row))  # before there are workers: `iter(sampler)`
-        if up_ns is not None:
-            found.append((max(up_ns, begun_ns), sent_ns, row))
-    found += _of_persistent(analysis, kept)
-    found = [each for each in found if each[1] - each[0] >= _LEAST_NS]
-    return np.array(sorted(found), np.int64).reshape(-1, 3)
+        works_ns, up_ns = main.clock.to_session_ns(min(start.mono_ns for start in own)), _all_up(ups, own)
+        found.append(_Draw(begun_ns, works_ns, row, begun_ns, begun_ns))  # no workers yet: `iter(sampler)`
+        surely_ns = sent_ns if up_ns is None else min(max(up_ns, works_ns), sent_ns)
+        found.append(_Draw(works_ns, sent_ns, row, begun_ns, surely_ns))
+    times = [each for each in _shared(analysis, iterations, found) if each[1] - each[0] >= _LEAST_NS]
+    return np.array(sorted(times), np.int64).reshape(-1, 4)
 
 
 def when(times: Times) -> Intervals:
@@ -95,10 +104,8 @@ def _sent(iterations: Iterations) -> dict[PassKey, Times]:
     return found
 
 
-def _last_sent(sent: Times, span: tuple[int, int] | None) -> int | None:
+def _last_sent(sent: Times, span: tuple[int, int]) -> int | None:
     """When the last index was sent as an iterator was made."""
-    if span is None:
-        return None
     sent = sent[(sent >= span[0]) & (sent <= span[1])]
     return int(sent.max()) if len(sent) else None
 
@@ -119,19 +126,26 @@ def _all_up(ups: dict[int, int], own: list[IteratorStart]) -> int | None:
     return max(ups[pid] for pid in pids) if pids and pids <= ups.keys() else None
 
 
-def _of_persistent(
-    analysis: RankAnalysis, kept: list[tuple[int, int, int]]
-) -> Iterator[tuple[int, int, int]]:
-    """Yield a sampler's share of making iterators of kept workers, by samples of the stack."""
-    samples, spans = _samples(analysis), np.array(kept, np.int64).reshape(-1, 3)
-    if samples is None or not len(spans):
-        return
-    of = samples.chosen(holding(*union(spans[:, 0], spans[:, 1]), samples.times) >= 0)
-    if len(of.times) < FEWEST_SAMPLES:
-        return
-    share = sum(_in_sampler(stack) is not None for stack in of.each) / len(of.times)
-    for start_ns, end_ns, row in kept:
-        yield end_ns - int(share * (end_ns - start_ns)), end_ns, row
+def _shared(
+    analysis: RankAnalysis, iterations: Iterations, draws: list[_Draw]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each time as far as it is the sampler's: by a loader's samples, where it has enough."""
+    samples, unsure = _samples(analysis), defaultdict[int, list[_Draw]](list)
+    for each in draws:
+        if each.surely_ns == each.start_ns:
+            yield each[:4]
+        else:
+            unsure[iterations.passes[each.row].loader.number].append(each)
+    for own in unsure.values():
+        spans = np.array([each[:2] for each in own if iterations.passes[each.row].is_later], np.int64)
+        within = spans.reshape(-1, 2).T
+        stacks = [] if samples is None else samples.chosen(holding(*union(*within), samples.times) >= 0).each
+        share = sum(_in_sampler(stack) is not None for stack in stacks) / max(1, len(stacks))
+        for each in own:
+            is_sampled = len(stacks) >= FEWEST_SAMPLES and iterations.passes[each.row].is_later
+            least_ns = each.end_ns if each.surely_ns is None else each.surely_ns
+            start_ns = each.end_ns - int(share * (each.end_ns - each.start_ns)) if is_sampled else least_ns
+            yield start_ns, each.end_ns, each.row, each.begun_ns
 
 
 def _samples(analysis: RankAnalysis) -> StackSamples | None:
@@ -153,7 +167,7 @@ def samplers_of(analysis: RankAnalysis) -> tuple[dict[int, SamplerWork], Interva
     By samples of the stack. The first epoch does not count: the loop has not begun there.
     """
     if not len(analysis.loop.steps) or analysis.loop.thread is None:
-        return {}, when(np.empty((0, 3), np.int64))
+        return {}, when(np.empty((0, 4), np.int64))
     iterations = iterations_of(analysis)
     times, samples = drawn(analysis, iterations, awaited=True), _samples(analysis)
     has_workers = np.array([each.workers > 0 for each in iterations.passes], np.bool_)
@@ -215,6 +229,8 @@ def _files(analysis: RankAnalysis, times: Times, passes: int) -> float | None:
     reads = [at for at, name in enumerate(calls.names) if "read" in name and "readdir" not in name]
     read = calls.where((calls.tid == thread.tid) & np.isin(calls.name, reads))
     found = 0
-    for first, behind in np.searchsorted(read.start_ns, times[:, :2]).tolist():
+    for row in distinct(times[:, 2]).tolist():  # workers that start meanwhile read no data here
+        own = times[times[:, 2] == row]
+        first, behind = np.searchsorted(read.start_ns, (own[:, 3].min(), own[:, 1].max())).tolist()
         found += len(distinct(read.file[first:behind]))
     return found / passes
