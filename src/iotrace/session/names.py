@@ -153,7 +153,7 @@ SLEEP_AT = "asleep:"  # before the library, if any, and FILE:LINE of the functio
 OUTCOMES = ("batch", "stop", "error")
 ROUNDS = ("backward", "optimizer")
 CALLS = ("", "get", "put")
-PAUSES = ("collection", "compilation")  # Python's garbage collector, torch.compile
+PAUSES = ("collection", "compilation", "jit")  # Python's garbage collector, torch.compile, jax.jit
 
 # A telemetry sample of a process, likewise. All but the first three and `rss_bytes` are sums so far.
 SAMPLES = "processes.bin"

@@ -47,6 +47,7 @@ SUBJECTS = {
         "loop",
         "children",
         "own_code",
+        "compiling",
         "padding",
         "threads",
     ),

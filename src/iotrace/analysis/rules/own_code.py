@@ -30,7 +30,6 @@ _ALONE = frozenset(("log", "log_dict", "item"))  # whole names: `log_prob` is no
 _WORDS = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")  # of names_like_this and NamesLikeThis
 _JITTED = ("jax", "reraise_with_filtered_traceback")  # in which `jax.jit` traces and compiles a function
 _ABOUT = 0.8  # of the number of times
-_FEWEST_SHAPES = 3  # of the first ones a program has to compile some
 _COMPILES = {
     **CODE,
     "function": "main (fit.py:87)",
@@ -43,11 +42,10 @@ _COMPILES = {
 @fires(
     {"loop_code": [_NOW_AND_THEN]},
     {"loop_code": [{**_NOW_AND_THEN, "inside_seconds": 2.0}]},
-    {"loop_code": [_COMPILES]},
 )
 @silent(
     {"loop_code": [CODE]},
-    {"loop_code": [{**_COMPILES, "count": 2}]},
+    {"loop_code": [_COMPILES]},  # IO519: where it goes on
     {"loop_code": [{**CODE, "count": 1}]},
     {"loop_code": [{**_NOW_AND_THEN, "seconds": 0.4, "loop_fraction": 0.04}]},
 )
@@ -59,28 +57,20 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     it writes, and garbage that is collected in it, count elsewhere, and may hide some of its calls. With
     these it takes up to the time that is told.
 
-    A step that calls a function of `jax.jit` is long now and then where that compiles it anew, as it does
-    for each new shape of its arguments. Only then does Python run the function's own code. Samples show a
-    call of jax, and not what it does.
-
-    Remedy: call it less often, make it faster, or do it in another process. Of `jax.jit`: pad the arguments
-    to few shapes.
+    Remedy: call it less often, make it faster, or do it in another process.
     """
     compiles = [each for each in facts.report.loop_code if each.hot is not None and _is_jitted(each.hot)]
     for code in facts.report.loop_code:
         if code.hot is not None and code.hot.library in WAITING:
             continue  # it waits there for a thread or process, whatever that does
-        is_compiled = code in compiles
-        if is_compiled and (code.count or 0) < _FEWEST_SHAPES:
-            continue
+        if code in compiles:
+            continue  # what was recorded of that tells it
         if any(each.seconds > code.seconds and _about_as_often(code, each) for each in compiles):
             continue  # it may be what is compiled there
         if code.recurs and code.loop_fraction >= least_of_loop and code.seconds >= LEAST_SECONDS:
             yield Finding(
                 text=code.said,
-                remedy=f"if jax.jit compiles at {code.hot.line}, pad its arguments to few shapes"
-                if is_compiled and code.hot is not None
-                else f"{code.advice('less often')}, or make it faster",
+                remedy=f"{code.advice('less often')}, or make it faster",
                 evidence={"count": float(code.count or 0), "seconds": code.seconds},
                 level="high" if code.loop_fraction >= HIGH else "medium",
                 # Calls that are left out spare what is written and collected in them, too.

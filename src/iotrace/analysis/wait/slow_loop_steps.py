@@ -18,7 +18,15 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
 from iotrace.analysis.wait.asleep import asleep
 from iotrace.analysis.wait.checkpoints import Writing, writing_of
-from iotrace.analysis.wait.loop_events import CHECKPOINT, COLLECTION, EVALUATION, WRITING, Events, pauses_of
+from iotrace.analysis.wait.compiling import COMPILERS, pauses_of
+from iotrace.analysis.wait.loop_events import (
+    CHECKPOINT,
+    COLLECTION,
+    COMPILATION,
+    EVALUATION,
+    WRITING,
+    Events,
+)
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.sources.records import Collector
@@ -50,6 +58,7 @@ def loop_slow_steps(
     kept = analysis.kept
     if len(kept) < FEWEST_STEPS:
         return None
+    events = [each for each in events if each.kind != COMPILATION]  # a part of the step that it makes long
     lengths: Times = kept["end_ns"] - kept["start_ns"]
     whole = lengths.copy()
     lengths -= sum((each.in_steps_ns(kept) for each in events if each.recurs), np.zeros(len(kept), np.int64))
@@ -152,7 +161,7 @@ def _parts(
     awaited = kept.awaited
     intervals = {
         "garbage_collection": pauses_of(analysis, "collection"),
-        "compile": pauses_of(analysis, "compilation"),
+        "compile": pauses_of(analysis, *COMPILERS),
         "validation": union(kept.left_out[:, 0], kept.left_out[:, 1]),
         "checkpoint": union(*saving),
         "writing": union(other.starts, other.ends),
