@@ -380,3 +380,15 @@ def test_what_stands_in_for_a_librarys_function_is_not_named() -> None:
     hot = hot_line(stack_samples(process, 7).each, PATHS, of_called=True)
     assert hot is not None
     assert hot.said == "data.py:12, in PIL's open"
+
+
+def test_a_comprehension_of_a_library_goes_by_the_function_that_has_it() -> None:
+    pool = "/v/lib/python3.11/multiprocessing/pool.py"
+    chunks = Frame(pool, "Pool.imap.<locals>.<genexpr>", 423, 0)
+    hot = hot_line([Stack(LOOP, (chunks,))] * 9, PATHS, of_called=False)
+    assert hot is not None
+    assert (hot.calls, hot.library) == ("Pool.imap", "multiprocessing")
+    other = Stack(LOOP, (Frame(pool, "<genexpr>", 423, 0),))
+    nameless = hot_line([other] * 9, PATHS, of_called=False)
+    assert nameless is not None
+    assert (nameless.calls, nameless.library) == (None, None)

@@ -143,6 +143,7 @@ ROW_FIELDS = (
     ("pool", "item", "came_ns", "bytes"),  # of a task that much is pickled with: a process has got its bytes
     ("tid", "mono_ns", "own_ns"),  # CPU time so far of hooks beside spans, on this thread
 )
+PART_OF_TASK = 1 << 52  # between the numbers of items that one task of a pool makes
 LOCK_AT = "lock:"  # before the library that takes a lock of threads, and FILE:LINE of who calls it
 OF_LIBRARY = "*"  # in its place: the lock is a library's own, in C
 PEER_AT = "peer:"  # likewise before `pipe` or `socket`, which a thread waits for data from

@@ -27,6 +27,7 @@ from iotrace.session.names import (
     KIND_ITEM,
     LOCKED_ROW,
     MADE_ROW,
+    PART_OF_TASK,
     TURN_AT,
 )
 
@@ -55,7 +56,7 @@ _SOCKETS = 1
 OF_FUTURE = "_iotrace_task"  # the attribute of a future
 POLLED, CHUNKED, TIMED, FAST, UNSEEN = "polled", "chunked", "timed", "fast", "unseen"
 _OF_JOBLIB = "BatchedCalls"  # a task of joblib, which holds functions and what they are given
-_PART, MOST_PARTS = 1 << 52, 1024  # between the numbers of items that one task makes
+MOST_PARTS = 1024  # of a task
 
 running: set[int] = set()  # threads of pools, by `get_ident`, that work on a task
 awaited: dict[
@@ -219,14 +220,14 @@ def made_rows(pool: int, number: int, row: tuple[int, int, int, int], parts: int
     """Say of each item of a task how it was made: they come along with the first, which took all the time."""
     tid, _, ended_ns, _ = row
     others = range(1, min(parts, MOST_PARTS))
-    along = [(MADE_ROW, pool, number + part * _PART, tid, ended_ns, ended_ns, 0) for part in others]
+    along = [(MADE_ROW, pool, number + part * PART_OF_TASK, tid, ended_ns, ended_ns, 0) for part in others]
     return [(MADE_ROW, pool, number, *row), *along]
 
 
 def take_along(task: Task, part: int, asked_ns: int, recorder: Recorder) -> None:
     """Record that this thread has another item of a task that makes several, after the first."""
     if task.pool is not None and task.pool.taking is not None and task.taken and part < MOST_PARTS:
-        of_pool = task.pool.number, task.number + part * _PART, task.submitted_ns or -1, -1
+        of_pool = task.pool.number, task.number + part * PART_OF_TASK, task.submitted_ns or -1, -1
         deliver(task.pool, task.name, asked_ns, monotonic_ns(), of_pool, recorder)
 
 
