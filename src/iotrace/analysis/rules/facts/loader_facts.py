@@ -20,6 +20,7 @@ from iotrace.analysis.results import (
     ChunkedArray,
     FileIo,
     HotLine,
+    PipelineStage,
     RankReport,
     total,
 )
@@ -35,6 +36,7 @@ from iotrace.analysis.wait.data_wait import (
     unmade_fraction,
 )
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
+from iotrace.analysis.wait.locks import INTERPRETER
 from iotrace.analysis.wait.production import PARTS, outermost
 from iotrace.analysis.wait.sending import sends_behind_next
 from iotrace.analysis.wait.taking import piped_bytes
@@ -43,6 +45,7 @@ from iotrace.analysis.wait.waits import CAUSES, Waits, split_waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH, LOCKED_ROW
 from iotrace.sources.records import IteratorStart
 
+_TIMED_MS = 1.0  # of shorter items nobody asks how long they had no CPU
 _MOST_LOADERS = 32  # that advice is sought for
 
 
@@ -92,8 +95,14 @@ def _facts(
     causes_ms = means_ms(waits, steps)
     files = _files(analysis, report, waits)
     wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
-    slowest = next((stage.name for stage in report.pipeline if stage.slowest), "")
-    hot, item = _hot(report, source), item_of(about, analysis.session.paths) or (slowest if primary else "")
+    slowest = next((stage for stage in report.pipeline if stage.slowest), None) if primary else None
+    hot, item = _hot(report, source), item_of(about, analysis.session.paths) or ""
+    if slowest is not None and not item:
+        item = slowest.name
+        if (
+            len(report.pipeline) > 1 and not about.library
+        ):  # the maker of the last stage mostly waits for those before
+            (asleep, on_cpu), threaded, threaded_cpu = _did(slowest), 0.0, 0.0
     gains_ms, most_ms = ({}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
     return LoaderFacts(
         number=run.number,
@@ -160,6 +169,18 @@ def _facts(
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
         taken_from=_taken_from(analysis) if primary else None,
     )
+
+
+def _did(stage: PipelineStage) -> tuple[float | None, float | None]:
+    """In which shares of an item's making a stage slept, and computed; it may queue, too. None: not known.
+
+    To wait for a CPU, or for the interpreter, is no sleep.
+    """
+    on_cpu, queued = stage.on_cpu_fraction, stage.queued_fraction
+    if on_cpu is None or queued is None or stage.item_ms < _TIMED_MS:
+        return None, None
+    locked = stage.locks_ms.get(INTERPRETER, 0.0) / stage.item_ms
+    return max(0.0, 1 - on_cpu - queued - locked), on_cpu
 
 
 def _taken_from(analysis: RankAnalysis) -> TakenFrom | None:
