@@ -148,6 +148,7 @@ LOCK_AT = "lock:"  # before the library that takes a lock of threads, and FILE:L
 OF_LIBRARY = "*"  # in its place: the lock is a library's own, in C
 PEER_AT = "peer:"  # likewise before `pipe` or `socket`, which a thread waits for data from
 IDLE_AT = "idle:"  # before FILE:LINE of who runs an event loop, which waits for its coroutines' input
+SENDING_AT = "sending:"  # a worker's thread that sends batches waited for the interpreter, before it sent one
 TURN_AT = "turn:"  # the loop waited for the interpreter between two of its items
 SLEEP_AT = "asleep:"  # before the library, if any, and FILE:LINE of the function that sleeps for a time
 # What the numbers in these fields stand for.

@@ -291,6 +291,10 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
     worst_batches: Annotated[list[WorstBatch], figure("the longest waits, five at most", "ms")] = msgspec.field(default_factory=list)
     long_wait_steps: Annotated[int | None, figure("the fewest measured steps that hold 90 % of the raw wait", null="no wait")] = None
     long_wait_first: Annotated[int | None, figure("those of them that begin a pass over a loader", null="no wait")] = None
+    sending_locked_ms: Annotated[
+        float | None,
+        figure("of waits for batches under way, the worker's thread that sends them waited for its interpreter", "ms per step", null="no worker tells of that"),
+    ] = None
     without_cpu_ms: dict[str, float] | None = None
     queueing_ms: Annotated[
         float | None,

@@ -259,6 +259,11 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "sampling" and primary is not None:
         hot = primary.sampling_hot
     start = primary.start_said if cause == "startup" and primary is not None else ""
+    locked_ms = wait.sending_locked_ms or 0.0
+    if cause == "transport" and primary is not None and locked_ms >= MOSTLY * causes[cause]:
+        held = "the workers' own code" if primary.item_hot is None else primary.item_hot.placed(primary.item)
+        why = f"{held} keeps the worker's interpreter: batches wait {locked_ms:.1f} ms a step to be sent"
+        return {"why": why, "cause": cause}
     if cause == "transport" and primary is not None and (primary.ready_in_turn_mean or 0.0) >= 1:
         made_ms = sum(causes.get(each, 0.0) for each in _MAKING)
         little = made_ms < _LITTLE * raw_ms
