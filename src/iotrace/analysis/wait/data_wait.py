@@ -23,7 +23,6 @@ from iotrace.analysis.results import (
     WorstBatch,
 )
 from iotrace.analysis.table import NONE
-from iotrace.analysis.wait.sending import locked_ns
 
 if TYPE_CHECKING:  # a report of bare traces has no ranks
     from iotrace.analysis.rank import RankAnalysis
@@ -82,6 +81,7 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
 
 
 def _sending_locked_ms(analysis: RankAnalysis) -> float | None:
+    from iotrace.analysis.wait.sending import locked_ns
     from iotrace.analysis.wait.waits import split_waits
 
     own = analysis.measured_waits.deliveries
