@@ -78,6 +78,28 @@ def test_a_result_counts_once_whoever_else_takes_it(recorder: Recorder) -> None:
     assert len(rows(recorder, names.BATCH_ROW)) == 1
 
 
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ThreadPool])
+def test_a_pool_that_outlives_a_session_is_recorded_in_the_next_one(
+    recorder: Recorder, tmp_path: Path, kind: Any
+) -> None:
+    def take() -> list[int]:
+        results = (
+            [future.result() for future in [pool.submit(double, 1)]] if kind is ThreadPoolExecutor else None
+        )
+        return results or list(pool.imap(double, [1]))
+
+    with kind(1) as pool:
+        assert take() == [2]
+        undo_all()
+        recorder.over, later = True, Recorder(str(tmp_path))
+        later.start_loop = lambda: None  # type: ignore[method-assign]
+        executors.hook_futures(concurrent.futures._base, later)
+        executors.hook_threads(concurrent.futures.thread, later)
+        process_pools.hook_pool(multiprocessing.pool, later)
+        assert take() == [2]
+    assert len(rows(recorder, names.BATCH_ROW)) == len(rows(later, names.BATCH_ROW)) == 1
+
+
 def test_what_tasks_take_of_each_other_is_no_input(recorder: Recorder) -> None:
     with ThreadPoolExecutor(2) as pool:
         inner = pool.submit(double, 1)

@@ -6,8 +6,9 @@ from _functools import partial  # type: ignore[import-not-found]  # `functools` 
 from collections import deque
 from time import monotonic_ns
 
-from iotrace.agent.patching import StandIn, WeakTable, hide_frame, observe, pass_for, patch
+from iotrace.agent.patching import StandIn, WeakTable, hide_frame, observe, on_undo, pass_for, patch
 from iotrace.agent.pools import tasks, workers
+from iotrace.agent.recording import borders
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
@@ -25,6 +26,11 @@ _pools = WeakTable()
 _calling: dict[int, tuple[str, bool, bool, Any]] = {}
 _gathering = WeakTable()  # likewise by a pool, of calls whose results come at once
 _made: dict[int, tasks.Made] = {}  # by job and index: what a thread has made, until its result knows
+
+
+def _forget_session() -> None:
+    for each in _pools.alive():  # which the next session may use
+        _pools.get(each).forget()
 
 
 class _Call:
@@ -46,6 +52,7 @@ def _number(job: int, index: int | None) -> int:
 
 def hook_pool(module: Any, recorder: Recorder) -> None:
     """Patch `module`, ``multiprocessing.pool``, on both sides."""
+    on_undo(_forget_session)
     observe(
         module,
         "worker",
@@ -140,7 +147,7 @@ def _next(recorder: Recorder, original: Any) -> Any:
         was_done = event is not None and event.is_set()
         ident = get_ident()
         waited = tasks.awaited.get(ident)
-        lock_ns, asked_ns = tasks.lock_wait_ns(), monotonic_ns()
+        lock_ns, asked_ns = borders.lock_wait_ns(), monotonic_ns()
         try:
             value = original(self, timeout)
         except BaseException as error:
@@ -155,7 +162,7 @@ def _next(recorder: Recorder, original: Any) -> Any:
                 else:
                     tasks.awaited[ident] = waited
                 _take(self, call, call.asked_ns or asked_ns, was_done and not call.asked_ns, recorder)
-                tasks.note_lock_wait(lock_ns, asked_ns, recorder)
+                borders.note_lock_wait(lock_ns, asked_ns, recorder)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         return value
