@@ -40,13 +40,15 @@ def sweep(
     from pathlib import Path
 
     from iotrace.sweeps.execute import execute
-    from iotrace.sweeps.grid import axes_of
-    from iotrace.sweeps.plan import keep, plan_of
+    from iotrace.sweeps.grid import parse_axes
+    from iotrace.sweeps.plan import keep, make_plan
     from iotrace.sweeps.schedule import open_sweep
 
     other = [f"{name}={','.join(map(str, listed))}" for name, listed in (values or {}).items()]
-    axes = axes_of(",".join(map(str, workers)) or None, ",".join(map(str, prefetch)) or None, other)
-    plan = plan_of(list(command), axes, repeat=repeat, steps=steps, cache=cache, ceiling=ceiling, io=list(io))
+    axes = parse_axes(",".join(map(str, workers)) or None, ",".join(map(str, prefetch)) or None, other)
+    plan = make_plan(
+        list(command), axes, repeat=repeat, steps=steps, cache=cache, ceiling=ceiling, io=list(io)
+    )
     running = open_sweep(plan, None if output is None else Path(output), resume)
     try:
         running.run(execute)
@@ -79,15 +81,15 @@ def tune(
     from iotrace.sweeps.model import look
     from iotrace.sweeps.plan import keep
     from iotrace.sweeps.tune.search import open_search
-    from iotrace.sweeps.tune.summary import result_of
+    from iotrace.sweeps.tune.summary import sum_up
 
     where = None if output is None else Path(output)
     search = open_search(list(command), look, resources_left(), budget_s, steps, where, resume, list(io))
     try:
         search.run(execute)
     finally:
-        keep(result_of(search))
-    return result_of(search)
+        keep(sum_up(search))
+    return sum_up(search)
 
 
 def try_fix(

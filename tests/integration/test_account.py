@@ -84,6 +84,64 @@ for epoch in range(2):
 """
 )
 
+CHOOSES = (
+    HEAD
+    + """
+FILES, how = [f"sample-{number}.txt" for number in range(40)], sys.argv[1]
+for file in FILES:
+    with open(file, "w") as written:
+        written.write("1 " * 8_000)
+
+def length(file):
+    with open(file) as opened:
+        return sum(int(word) for word in opened.read().split())
+
+class Buckets:
+    lengths = None
+    def __len__(self):
+        return 6
+    def __iter__(self):
+        if how == "measures" or self.lengths is None:
+            self.lengths = [length(file) + number for number, file in enumerate(FILES)] * 15
+            if how == "measures":
+                for _ in range(14):
+                    self.lengths[:40] = [length(file) for file in FILES]
+        if how == "computes":
+            sum(number * number for number in range(6_000_000))
+        for number in range(6):
+            yield [4 * number, 4 * number + 1, 4 * number + 2, 4 * number + 3]
+
+loader = DataLoader(Rows(), batch_sampler=Buckets(), num_workers=1, persistent_workers=True)
+for epoch in range(6):
+    for batch in loader:
+        train(batch)
+"""
+)
+
+REBUILDS = (
+    HEAD
+    + """
+class Listed(Rows):
+    def __init__(self):
+        self.found = sum(number * number for number in range(6_000_000))
+
+def rebuilt():
+    return Listed()
+
+def plotted():
+    return sum(number * number for number in range(6_000_000))
+
+rows = Listed()
+for epoch in range(6):
+    for batch in DataLoader(rows, batch_size=4):
+        train(batch)
+    if sys.argv[1] == "rebuilds":
+        rows = rebuilt()
+    elif sys.argv[1] == "plots":
+        plotted()
+"""
+)
+
 OF_ITERATORS = {"IO203", "IO207", "IO208", "IO209"}
 
 
@@ -168,3 +226,46 @@ def test_a_loop_that_keeps_its_workers_is_not_accused(tmp_path: Path) -> None:
     assert parts["training"] > parts["iterators"]
     assert not codes & OF_ITERATORS
     assert "starting" not in report["verdict"]["text"]
+
+
+def test_a_sampler_that_measures_files_before_each_epoch_is_named(tmp_path: Path) -> None:
+    report, parts, codes = account_of(tmp_path, CHOOSES, "measures")
+    assert largest_of_loop(report) == "sampling"
+    assert parts["sampling"] > parts["iterators"]
+    assert parts["first sampling"] > 0
+    assert "IO219" in codes
+    work = report["ranks"][0]["loaders"][0]["sampler"]
+    assert (work["passes"], work["files"]) == (5, 40)
+    assert work["function"].startswith("Buckets.__iter__ (")
+    assert "choosing the samples of later epochs" in report["verdict"]["text"]
+    assert "it reads 40 files in the main process" in report["verdict"]["why"]
+    assert "keep the first epoch's lengths" in report["verdict"]["fixes"][0]["text"]
+    assert report["verdict"]["fixes"][0]["speedup"] is not None
+
+
+def test_a_sampler_that_computes_reads_no_files(tmp_path: Path) -> None:
+    report, _, codes = account_of(tmp_path, CHOOSES, "computes")
+    assert largest_of_loop(report) == "sampling"
+    assert "IO219" in codes
+    assert "it reads" not in report["verdict"]["why"]
+    assert "draw with arrays" in report["verdict"]["fixes"][0]["text"]
+
+
+def test_a_sampler_that_kept_what_it_measured_is_not_accused(tmp_path: Path) -> None:
+    report, parts, codes = account_of(tmp_path, CHOOSES, "keeps")
+    assert parts["sampling"] == 0
+    assert report["ranks"][0]["loaders"][0]["sampler"] is None
+    assert "IO219" not in codes
+
+
+@pytest.mark.parametrize(("how", "builds"), [("rebuilds", "Listed"), ("plots", None), ("keeps", "")])
+def test_a_dataset_that_is_built_anew_between_epochs_is_a_cost_of_the_loader(
+    tmp_path: Path, how: str, builds: str | None
+) -> None:
+    report, _, codes = account_of(tmp_path, REBUILDS, how)
+    found = [code["builds"] for code in report["ranks"][0]["loop_code"] if code["count"]]
+    assert found == [builds] if builds != "" else found == []
+    text, fixes = report["verdict"]["text"], [fix["text"] for fix in report["verdict"]["fixes"]]
+    assert ("building the data anew" in text) == (how == "rebuilds")
+    assert any("build Listed once" in fix for fix in fixes) == (how == "rebuilds")
+    assert ("IO509" in codes) == (how != "keeps")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from iotrace.session import names
 from tests.support import fuse
 from tests.support.runs import environment, launcher
 
@@ -138,7 +139,7 @@ for number, batch in enumerate(DataLoader(Samples(), batch_size=4)):
 
 # What is told of each, as a pattern; None: nothing.
 _TOLD = {
-    "mount": r"/data_\d+ for \d+ s",  # an open; which name it has depends on libc
+    "mount": r"/mount/data_\d+ on fuse at \S+/mount for \d+ s",  # an open; its name depends on libc
     "read": r"is in read of \S+/read/data_61 on fuse at \S+/read for \d+ s",
     "intercepted": r"is in open for \d+ s, and waits there for a lock, not for the file system, file ",
     "fifo": r"is stuck opening pipe-that-never-answers for \d+ s \(a named pipe that no other ",
@@ -203,7 +204,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[st
                 ):
                     break
                 time.sleep(1)
-            yield {mode: _texts(session) for mode, (_, session) in started.items()}
+            found = {mode: _texts(session) for mode, (_, session) in started.items()}
+            yield {mode: [*found[mode], *_as_told(session)] for mode, (_, session) in started.items()}
         finally:
             for process, session in started.values():
                 _end(process, session)
@@ -218,6 +220,12 @@ def _texts(session: Path) -> list[str]:
     done = subprocess.run(line, capture_output=True, text=True)
     status: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"hangs": []}
     return [text for hang in status["hangs"] for text in hang["text"]]
+
+
+def _as_told(session: Path) -> list[str]:
+    """Return what was told of hangs when they were: of one that lasts on, no call's time is told later."""
+    lines = [line for each in session.rglob(names.HANGS) for line in each.read_text().splitlines()]
+    return [text for line in lines for text in json.loads(line).get("text", [])]
 
 
 def _end(process: subprocess.Popen[bytes], session: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from isal import igzip
 
-from iotrace.timeline.build import Threads, batches_of
+from iotrace.timeline.build import Threads, make_batches
 from iotrace.timeline.model import Timeline
 from iotrace.timeline.writers.chrome_json import join, lines_at, opening
 from iotrace.timeline.writers.id_map import Process, Thread
@@ -31,7 +31,7 @@ def write_chrome(timeline: Timeline, path: Path) -> None:
     try:
         with _open(temporary, "wb", compresslevel=_FASTEST) as file:
             file.write(opening(timeline.base_ns))
-            for batch in batches_of(timeline, threads, first_flow=1):
+            for batch in make_batches(timeline, threads, first_flow=1):
                 durations = np.where(batch.has_duration, batch.duration_ns, -1)
                 file.write(lines_at(batch, batch.start_ns - timeline.base_ns, durations))
             join((), processes, timeline.base_ns, {}, file)

@@ -17,7 +17,7 @@ from iotrace.session import names
 from iotrace.session.listing import Headline, store_verdict
 from iotrace.session.liveness import this_process
 from iotrace.session.manifest import Outcome, PosixState, write_document
-from iotrace.ui.app import application
+from iotrace.ui.server import application
 
 TOKEN = "0123456789abcdef"
 GONE = replace(this_process(), start_ticks=this_process().start_ticks + 1)

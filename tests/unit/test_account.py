@@ -27,8 +27,10 @@ from iotrace.analysis.results import (
     DataWait,
     HostUse,
     LoaderResult,
+    LoopCode,
     LoopEvents,
     RankReport,
+    SamplerWork,
     SpawnedWorkers,
     Trust,
 )
@@ -264,7 +266,7 @@ def test_no_step_is_no_account() -> None:
 # What is said of an account.
 
 S = 1_000_000_000
-NAMES = ("start-up", "first start", "training", "waits", "first batches", "iterators", "end")
+NAMES = ("start-up", "first start", "training", "waits", "first batches", "iterators", "sampling", "end")
 
 
 def made(spawned: SpawnedWorkers | None = None, started: int = 4, **seconds: float) -> Account:
@@ -351,6 +353,28 @@ def test_a_verdict_tells_what_starting_workers_costs_the_loop() -> None:
     costs = loop_costs(replace(rank_of(made(training=14, waits=1, iterators=85)), loaders=loaders))
     assert costs is not None
     assert costs.why.endswith(": 42.5 s an iterator; load (t.py:3) takes 40 s in each worker")
+
+
+def test_a_verdict_tells_what_a_sampler_and_data_built_anew_cost_the_loop() -> None:
+    works = SamplerWork(function="Buckets.__iter__ (t.py:9)", passes=5, ms=900.0, files=80.0)
+    loaders = [unknown(LoaderResult, primary=True, sampler=works)]
+    found = replace(made(training=50, waits=5, iterators=5, sampling=40, started=0), restarts_pct=45.0)
+    costs = loop_costs(replace(rank_of(found), loaders=loaders))
+    assert costs is not None
+    text = "50 % of the loop: 40 % choosing the samples of later epochs, 5 % iterators of persistent workers"
+    assert costs.text == f"{text}, 5 % waiting for batches"
+    assert (costs.why, costs.cause) == (works.said, "sampling")
+    assert (costs.beside, costs.computed) == (0.45, 0.4)
+    known: dict[str, Any] = {"function": "rebuilt (t.py:3)", "seconds": 30.0, "samples": 90, "count": 4}
+    code = LoopCode(**known, ms_per_step=300.0, loop_fraction=0.3, builds="Rows")
+    hardly = made(training=95, waits=4, iterators=1)
+    assert loop_costs(rank_of(hardly)) is None
+    costs = loop_costs(replace(rank_of(hardly), loop_code=[code]))
+    assert costs is not None
+    text = "35 % of the loop: 30 % building the data anew, 4 % waiting for batches"
+    assert costs.text == f"{text}, 1 % starting workers each epoch"
+    assert costs.why == "rebuilt (t.py:3) builds Rows anew, which took 30.0 of the loop's 100.0 s: 4 times"
+    assert loop_costs(replace(rank_of(hardly), loop_code=[replace(code, builds=None)])) is None  # a plot
 
 
 def test_first_batches_of_a_validation_are_no_starts_of_its_workers() -> None:

@@ -691,6 +691,10 @@ def test_the_function_that_puts_samples_together_is_found() -> None:
     assert collate_source(padder)["collate"] == "Padder.__call__"
     assert collate_source(padder.pad) == known
     assert collate_source(None) == collate_source(len) == {}
+    for library, found in (("torch_geometric", {"collate_library": "torch_geometric"}), ("torch", {})):
+        installed = compile("def pad(samples): ...", f"/x/site-packages/{library}/data.py", "exec")
+        exec(installed, space := {"__name__": f"{library}.data"})
+        assert collate_source(space["pad"]) == found
 
 
 def test_a_dataset_that_fails_when_looked_at_is_left_alone() -> None:

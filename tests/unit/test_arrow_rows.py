@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iotrace.analysis.rules.arrow_rows import made_lists
+from iotrace.analysis.rules.causes import ended_by
+from iotrace.analysis.rules.facts.examples import fill
+from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.wait.arrow_rows import arrow_rows
+from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.columns import Columns
 from iotrace.sources.processes import SPAN_DTYPE
+from iotrace.sources.records import IteratorStart
 
 NAMES = {
     1: "datasets.Dataset._getitem",
@@ -46,3 +53,33 @@ def shares(*spans: tuple[int, int, int]) -> tuple[float, float]:
 )
 def test_what_taking_rows_consists_of(spans: list[tuple[int, int, int]], lists: float, copied: float) -> None:
     assert shares(*spans) == (pytest.approx(lists), pytest.approx(copied))
+
+
+@pytest.mark.parametrize(
+    ("held", "gone", "said"),
+    [
+        # A line such as torch.tensor(row["mel"]) looks at each number of a list.
+        (0.9, RESIZED, "and most of a sample is train.py:9, perhaps for these: 48.0 ms of wait a step"),
+        # One that computes with arrays lets other threads run, or has a name: no list makes it slow.
+        (0.0, FILES, "of the rows of d: 12.0 ms of wait a step"),
+    ],
+)
+def test_a_line_that_is_slow_as_it_takes_lists_is_of_their_cause(held: float, gone: str, said: str) -> None:
+    about = fill(IteratorStart, {"dataset": "Rows", "workers": 1})
+    facts = LoaderFacts(
+        about=about,
+        step_ms=100.0,
+        wait_ms=60.0,
+        causes_ms={"transform": 40.0, "decode": 12.0},
+        gains_ms={RESIZED: 55.0, FILES: 14.0},
+        making=Making(as_lists=0.7),
+        hot_line="train.py:9",
+        hot_held=held,
+    )
+    remedy = made_lists(facts, "d/data.arrow")
+    assert remedy is not None
+    assert remedy.gone == gone
+    found = next(ended_by(remedy, "decode", facts))
+    assert found.text.endswith(said)
+    assert found.gain_ms == pytest.approx(55 * 48 / 52 if held else 14.0)
+    assert ("if train.py:9 makes arrays" in found.remedy, found.first) == (bool(held), bool(held))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from iotrace.launch import capture_directory
-from iotrace.launch.capture_directory import begin, collect, file_system_of
+from iotrace.launch.capture_directory import begin, collect, find_file_system
 
 
 @pytest.fixture
@@ -18,15 +18,15 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def of(path: Path) -> str:
-        return "nfs4" if str(path).startswith(str(found)) else file_system_of(path)
+        return "nfs4" if str(path).startswith(str(found)) else find_file_system(path)
 
-    monkeypatch.setattr(capture_directory, "file_system_of", of)
+    monkeypatch.setattr(capture_directory, "find_file_system", of)
     return found
 
 
 def test_the_type_of_a_file_system_is_the_mounts(tmp_path: Path) -> None:
-    assert file_system_of(Path("/proc/self")) == "proc"
-    assert file_system_of(tmp_path) not in ("", "proc")
+    assert find_file_system(Path("/proc/self")) == "proc"
+    assert find_file_system(tmp_path) not in ("", "proc")
 
 
 def test_on_a_local_disk_it_is_the_session(tmp_path: Path) -> None:
@@ -56,5 +56,5 @@ def test_what_is_not_the_recorders_stays(server: Path) -> None:
 def test_where_all_is_on_a_server_the_session_has_to_do(
     server: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture_directory, "file_system_of", lambda _: "lustre")
+    monkeypatch.setattr(capture_directory, "find_file_system", lambda _: "lustre")
     assert begin(server) == server

@@ -42,7 +42,7 @@ def test_without_a_loader_those_that_trained_are_the_ranks(trained: dict[int, An
     """Not the launcher that began first, as torchrun's."""
     rounds = [Round("backward", 0, 1, MS, 0, 0), Round("optimizer", 0, 1, 2 * MS, 0, 0)]
     others = [process(pid, *records, *rounds) for pid, records in trained.items()]
-    session: Any = SimpleNamespace(processes=[process(1), *others], _workers_of=lambda _: [])
+    session: Any = SimpleNamespace(processes=[process(1), *others], _find_workers=lambda _: [])
     assert [rank.main.pid for rank in Session.ranks.func(session)] == pids
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.launch.session_directory import commit_of
+from iotrace.launch.session_directory import read_commit
 
 
 def git(directory: Path, *words: str) -> str:
@@ -27,14 +27,14 @@ def repository(tmp_path: Path) -> Path:
 
 def test_it_is_what_git_says(repository: Path, tmp_path: Path) -> None:
     first = git(repository, "rev-parse", "HEAD")
-    assert commit_of(repository) == commit_of(repository / "deep" / "er") == first
+    assert read_commit(repository) == read_commit(repository / "deep" / "er") == first
     git(repository, "pack-refs", "--all")
-    assert commit_of(repository) == first
+    assert read_commit(repository) == first
     git(repository, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
     git(tmp_path / "side", "commit", "-q", "--allow-empty", "-m", "two")
-    assert commit_of(tmp_path / "side") == git(tmp_path / "side", "rev-parse", "HEAD") != first
+    assert read_commit(tmp_path / "side") == git(tmp_path / "side", "rev-parse", "HEAD") != first
     git(repository, "checkout", "-q", "--detach")
-    assert commit_of(repository) == first
+    assert read_commit(repository) == first
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_it_is_what_git_says(repository: Path, tmp_path: Path) -> None:
 )
 def test_what_is_damaged_is_not_known(repository: Path, head: str) -> None:
     (repository / ".git" / "HEAD").write_text(head, encoding="latin-1")
-    assert commit_of(repository) == ""
+    assert read_commit(repository) == ""
 
 
 def test_without_a_repository_nothing_is_known(tmp_path: Path) -> None:
-    assert commit_of(tmp_path) == ""
+    assert read_commit(tmp_path) == ""
     (tmp_path / ".git").write_text("gitdir: /nowhere\n")
-    assert commit_of(tmp_path) == ""
+    assert read_commit(tmp_path) == ""

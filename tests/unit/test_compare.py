@@ -731,6 +731,42 @@ def test_other_files_for_as_many_batches_are_compared(read_bytes: int | None, ma
     assert f"reads small/a.h5 and 1 more in place of data/a.h5 and 1 more{said}" in lines
 
 
+def test_of_many_files_in_place_of_others_all_are_counted() -> None:
+    """Stages name the costliest alone; what both read beside them, and what ends otherwise, replaces none."""
+    before, after = moved(report(1), "ct", 1 << 20, 60), moved(report(2, decode=0.3), "ct", 1 << 19, 60)
+    for run, ending, size_bytes in ((before, ".h5", 1 << 20), (after, ".nii", 1 << 19)):
+        (rank,) = run["ranks"]
+        for item in (*rank["io"]["files"], *rank["data_wait"]["files"], *rank["stages"]):
+            item["path"] = item["path"] and item["path"].replace(".h5", ending)
+        more = [f"ct/more{number}{ending}" for number in range(20)]
+        rank["io"]["files"] += [{"path": path, "reads": 9, "read_bytes": size_bytes} for path in more]
+        rank["io"]["files"] += [{"path": f"ct/log{ending}.txt", "reads": 9, "read_bytes": 1 << 30}]
+        rank["io"]["files"] += [{"path": f"elsewhere/a{ending}", "reads": 9, "read_bytes": 1 << 30}]
+    found = compared(before, after)
+    lines = [line.text for line in comparison_head(found).lines]
+    said = "reads ct/a.nii and 21 more in place of ct/a.h5 and 21 more: 22.0 MiB -> 11.0 MiB in traced reads"
+    assert said in lines
+    for run in (before, after):
+        run["ranks"][0]["io"]["files"] += [{"path": "ct/mask.h5", "reads": 9, "read_bytes": 9}]
+    assert "ct/mask.h5" not in str(compared(before, after).settings)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "short"),
+    [
+        ("data/ct/a.nii.gz", "data/ct/a.nii", "decode of a.*"),
+        ("data/climate/era.h5", "data/climate/era_daily.h5", "decode of era.h5 -> era_daily.h5"),
+        ("data/g250/a.mp4", "data/g8/a.mp4", "decode of {g250 -> g8}/a.mp4"),
+        ("a/x.h5", "b/y.h5", "decode of a/x.h5 -> b/y.h5"),
+    ],
+)
+def test_of_two_files_a_column_shows_what_differs(before: str, after: str, short: str) -> None:
+    change = compared(report(1), report(2)).stages[0]
+    named = replace(change, what=f"decode of {both_names(before, after)}", file=before, replaced_by=after)
+    assert named.short == short
+    assert replace(change, what="decode of data/a.h5").short == "decode of data/a.h5"
+
+
 @pytest.mark.parametrize("batches", [(60, 30), (60, None), (None, None)])
 def test_other_files_for_other_batches_are_other_work(batches: tuple[int | None, int | None]) -> None:
     found = compared(*(moved(report(1), name, 9, count) for name, count in zip("xy", batches, strict=True)))

@@ -222,6 +222,18 @@ def unknown() -> dict[str, Any]:
             id="the same line may be another",
         ),
         pytest.param(
+            [code("main (train.py:30)", 4.0, 100), code("main (train.py:33)", 3.0, 75)],
+            [code("main (train.py:33)", 0.7, 17), code("main (train.py:31)", 0.3, 8)],
+            "main (train.py:30 and other lines): -6.0 ms a step in all",
+            id="lines of one function are its time",
+        ),
+        pytest.param(
+            [code("main (train.py:30)", 7.0, 100)],
+            [code("main (train.py:30)", 3.6, 50), code("main (train.py:31)", 3.4, 48)],
+            "other: -6.0 ms a step",
+            id="its time in other lines",
+        ),
+        pytest.param(
             [code("Buffer.sample (her.py:11)", 7.0, 9)],
             [code("Buffer.sample (her.py:11)", 6.0, 8)],
             "other: -6.0 ms a step",
@@ -285,3 +297,120 @@ def test_a_start_up_that_got_shorter_is_told_with_its_parts() -> None:
     after["ranks"][0]["account"]["parts"][0]["ns"] = int(2.2 * S)
     assert "start-up 6.0 -> 2.2 s: reads -3.9 s" in told(compared(before, after))
     assert not [line for line in told(compared(before, before)) if line.startswith("start-up")]
+
+
+def growing(times: float, steps: int = 60, a_step: int = 1) -> dict[str, Any]:
+    """A step that takes longer from one to the next: the last one `times` as long as the first of 10 ms."""
+    ms = [10 * (1 + (times - 1) * each / (steps - 1)) + 0.2 * (each % 5 - 2) for each in range(steps)]
+    mean_ms = sum(ms) / steps
+    blocks = {"steps": a_step, "step_ms": ms, "causes_ms": {}, "files_ms": {}}
+    return report(
+        step_ms=mean_ms, blocks={**blocks, "wait_ms": [0.0] * steps}, data_wait={"raw_ms": 0.0}, others=0.0
+    )
+
+
+def test_a_step_that_grows_is_no_chance_where_both_loops_are_as_long() -> None:
+    fixed = report(step_ms=10.0, blocks=growing(1.0)["ranks"][0]["blocks"], data_wait={"raw_ms": 0.0})
+    found = compared(growing(20.0), fixed)
+    assert found.ci95_pct is not None
+    assert found.change_pct == pytest.approx(-90.5, abs=0.1)
+    assert found.ci95_pct[0] < found.change_pct < found.ci95_pct[1] < -89.0
+    longer = compared(growing(20.0, steps=80), fixed)  # which of its steps the other has is not known
+    assert longer.ci95_pct is not None
+    assert longer.ci95_pct[0] < longer.change_pct < -80.0 < longer.ci95_pct[1]
+
+
+def test_an_interval_holds_the_change_where_a_mean_may_be_next_to_nothing() -> None:
+    """One block has nearly all: means lie about nothing, and no ratio to nothing has one."""
+    blocks = {"steps": 1, "step_ms": [1.0] * 59 + [3000.0], "wait_ms": [0.0] * 60, "causes_ms": {}}
+    before = report(step_ms=51.0, blocks={**blocks, "files_ms": {}}, data_wait={"raw_ms": 0.0})
+    found = compared(before, report(step_ms=10.0))
+    assert found.ci95_pct is not None
+    assert found.ci95_pct[0] < found.change_pct < found.ci95_pct[1]
+    assert found.verdict == "no-difference"
+
+
+def test_a_metric_within_forward_is_named_in_its_place() -> None:
+    """torchmetrics in a training_step; the same where that explains little of the pass, or is in both."""
+
+    def of(forward: float, code_ms: float, samples: int) -> dict[str, Any]:
+        own = phases(0.5, forward + 2.5)
+        own["phases_ms"]["forward"] = forward
+        own["blocks"]["phases_ms"]["forward"] = [forward + 0.1 * (each % 5 - 2) for each in range(60)]
+        metric = {**code("torchmetrics (p2.py:47)", code_ms, samples), "within": True}
+        return report(step_ms=forward + 2.5, loop_code=[metric] if samples else [], **own)
+
+    gone = [line for line in told(compared(of(32.0, 25.0, 300), of(8.0, 2.7, 32))) if "ms a step" in line]
+    assert gone[0].startswith("torchmetrics (p2.py:47): -22.3 ms a step in all")
+    assert not any(line.startswith("forward") for line in gone)
+    unnamed = [line for line in told(compared(of(32.0, 25.0, 300), of(8.0, 0.0, 0))) if "ms a step" in line]
+    assert unnamed[0].startswith("torchmetrics (p2.py:47): at least -15.5 ms a step in all")
+    assert not any(line.startswith("forward") for line in unnamed)
+    little = [line for line in told(compared(of(32.0, 5.0, 60), of(8.0, 1.0, 12))) if "ms a step" in line]
+    assert little[0].startswith("forward: -24.0 ms a step")
+    assert [line.startswith("torchmetrics (p2.py:47): -4.0 ms") for line in little[1:]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("others", "samples", "named"), [(0.0, 30, True), (0.66, 30, False), (0.66, 3000, True)]
+)
+def test_samples_beside_other_programs_name_what_neither_made(
+    others: float, samples: int, named: bool
+) -> None:
+    """A line of both runs, 3.3 times as long: others may have made it threefold, chance the rest."""
+    found = compared(
+        report(
+            step_ms=10.0, others=others, loop_code=[code("f (t.py:1)", 7.0, samples)], **phases(7.5, 10.0)
+        ),
+        report(
+            step_ms=4.6,
+            others=others,
+            loop_code=[code("f (t.py:1)", 2.1, round(0.3 * samples))],
+            **phases(2.1, 4.6),
+        ),
+    )
+    assert bool(found.code) == named
+
+
+STAGE = "the loop waits for stage resample (p1.py:39)"
+
+
+def named(step_ms: float, transform_ms: float, code: str | None = "IO230", **known: Any) -> dict[str, Any]:
+    """A run that waits for `transform`, and what its report names first."""
+    waits = {"raw_ms": transform_ms, "causes_ms": {"transform": transform_ms}}
+    own = phases(1.0, step_ms)
+    own["blocks"]["wait_ms"] = [transform_ms] * 60
+    own["blocks"]["causes_ms"] = {"transform": [transform_ms + 0.1 * (each % 5 - 2) for each in range(60)]}
+    culprits = [{"code": code, "text": STAGE}] if code else []
+    run = report(step_ms=step_ms, culprits=culprits, **{**own, "data_wait": waits})
+    fixes = [{"code": code, "text": "make resample faster"}] if code else []
+    run["verdict"] |= {"cause": "transform", "rank": 0, "fixes": fixes, **known}
+    return run
+
+
+def test_the_cause_that_a_report_named_is_told_once_it_is_gone() -> None:
+    slow, fast = named(200.0, 150.0), named(60.0, 10.0, None)
+    assert f"in A, and not in B: {STAGE}" in told(compared(slow, fast))
+    assert f"in B, and not in A: {STAGE}" in told(compared(fast, slow))
+    drawn = named(200.0, 150.0, "IO219")
+    drawn["ranks"][0]["culprits"] = []  # an advice alone
+    assert "advised in A, and not in B: make resample faster" in told(compared(drawn, fast))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(named(200.0, 150.0), named(60.0, 10.0), id="both name it"),
+        pytest.param(named(200.0, 150.0), named(140.0, 90.0, None), id="much of its time is left"),
+        pytest.param(named(200.0, 150.0, "IO103"), named(60.0, 10.0, None), id="the part names it"),
+        pytest.param(named(200.0, 150.0, "IO306"), named(60.0, 10.0, None), id="other programs"),
+        pytest.param(named(200.0, 150.0, rank=1), named(60.0, 10.0, None), id="of another rank"),
+        pytest.param(named(200.0, 150.0, None), named(60.0, 10.0), id="the faster one names it"),
+        pytest.param(named(200.0, 150.0, cause="read"), named(60.0, 10.0, None), id="another cause's time"),
+    ],
+)
+def test_a_cause_is_not_told_as_gone_where_that_is_not_seen(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    assert compared(before, after).verdict == "faster"
+    assert not any(STAGE in line for line in told(compared(before, after)))

@@ -26,7 +26,7 @@ from iotrace.analysis.wait import cpus
 from iotrace.analysis.wait.cpus import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
-from iotrace.sources.scheduling import parse_cpus
+from iotrace.sources.samples import parse_cpus
 from iotrace.sources.session import Rank
 from iotrace.sources.stolen_time import run_delays
 from tests.support.results import unknown

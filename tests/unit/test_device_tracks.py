@@ -23,7 +23,7 @@ from iotrace.errors import UsageError
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
-from iotrace.timeline.device import derived_of
+from iotrace.timeline.device import derive_tracks
 from iotrace.viewer.view import view_at, view_of_trace
 from tests.support.kineto import MAIN, Event, annotation, data_wait, kernel, operator, trace_of
 from tests.support.perfetto import query, track_paths
@@ -53,7 +53,7 @@ def activity() -> Activity:
 def test_the_tracks_of_a_device() -> None:
     found = activity()
     of_all = np.zeros(len(found.trace.events), dtype=np.int64)
-    (own,) = derived_of(found, waits_of(found), 30.0, of_all, "rank 1 · ").values()
+    (own,) = derive_tracks(found, waits_of(found), 30.0, of_all, "rank 1 · ").values()
     idle, path, modules = own.tracks
     shown = [(item.name, item.start_ns - BASE_NS, item.end_ns - BASE_NS) for item in idle.slices]
     # A short one is shown where it is among the ten longest.
@@ -91,7 +91,7 @@ def test_the_tracks_of_a_device() -> None:
 def test_the_critical_path_on_the_timeline_is_that_of_the_report(name: str) -> None:
     found = Activity(read_kineto(shared_trace(f"{name}.json.gz")))
     of_all = np.zeros(len(found.trace.events), dtype=np.int64)
-    (own,) = derived_of(found, waits_of(found), 30.0, of_all).values()
+    (own,) = derive_tracks(found, waits_of(found), 30.0, of_all).values()
     slices = next(track.slices for track in own.tracks if track.name == "critical path")
     told = critical_path_of([Queues(found)])
     assert told is not None
@@ -109,7 +109,7 @@ def test_counters_of_what_a_device_was_used_for() -> None:
     def counters(*events: Event | list[Event]) -> dict[str, list[tuple[int, float]]]:
         found = Activity(trace_of(*events, base_ns=BASE_NS))
         of_all = np.zeros(len(found.trace.events), dtype=np.int64)
-        (own,) = derived_of(found, waits_of(found), 30.0, of_all).values()
+        (own,) = derive_tracks(found, waits_of(found), 30.0, of_all).values()
         assert {(item.name, item.unit) for item in own.counters} <= {
             ("SM efficiency", "%"), ("memory bandwidth", "GB/s"), ("launch queue", "length"),
         }  # fmt: skip
@@ -141,7 +141,7 @@ def test_counters_of_what_a_device_was_used_for() -> None:
 def test_counters_of_a_real_trace_are_the_reports_figures() -> None:
     found = Activity(read_kineto(shared_trace("nccl_2ranks_rank0.json.gz")))
     of_all = np.zeros(len(found.trace.events), dtype=np.int64)
-    (own,) = derived_of(found, waits_of(found), 30.0, of_all).values()
+    (own,) = derive_tracks(found, waits_of(found), 30.0, of_all).values()
     device = accelerator_of([found])
     assert device is not None
     assert device.sm_efficiency_pct is not None

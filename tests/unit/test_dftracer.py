@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.dftracer.call_reader import read_posix
-from iotrace.sources.dftracer.lines import DftracerReader, pool_of
+from iotrace.sources.dftracer.lines import DftracerReader, scan_hashes
 
 Seen = tuple[list[tuple[int, int, int, str, str]], list[str]]
 
@@ -49,7 +49,7 @@ def by_report(path: Path) -> Seen:
 def by_merge(path: Path) -> Seen:
     problems: list[str] = []
     whole = b"".join(blocks(path, []))
-    reader = DftracerReader(pool_of(whole))
+    reader = DftracerReader(scan_hashes(whole))
     found = []
     for batch in reader.batches(blocks(path, problems)):
         for row, event in enumerate(batch.events):

@@ -10,7 +10,13 @@ import pytest
 from iotrace.analysis.compare.basis import basis_of
 from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.results import Comparison
-from iotrace.analysis.host.disturbance import alone, grown_beside_others, is_disturbed, taken_share
+from iotrace.analysis.host.disturbance import (
+    alone,
+    grown_beside_others,
+    is_disturbed,
+    may_be_all_of_wait,
+    taken_share,
+)
 from iotrace.analysis.results import DataWait, HostUse, ProcessUse, RankReport, Steps, System
 from iotrace.analysis.verdict.reason import reason_of
 from tests.support.results import unknown
@@ -236,6 +242,29 @@ def test_a_wait_that_others_may_have_made_is_said_to_be_so() -> None:
     # The loop itself computes in its wait, as a sampler does: that does not go away. Its training alone does.
     assert beside(80.0, wait_ms=80.0, thread_cpu_ms=60.0) is None
     assert beside(80.0, wait_ms=80.0, thread_cpu_ms=20.0) is not None
+
+
+def test_one_long_wait_among_short_ones_is_none_for_a_cpu() -> None:
+    def others_may_make_it(long_steps: int, cause: str = "unknown", first: int = 0) -> bool:
+        wait = unknown(
+            DataWait,
+            raw_ms=100.0,
+            causes_ms={cause: 100.0},
+            without_cpu_ms={},
+            queueing_ms=100.0,
+            long_wait_steps=long_steps,
+            long_wait_first=first,
+        )
+        processes = [unknown(ProcessUse, pid=1, role="main", run_delay_pct_mean=1.0)]
+        busy = host(others_cpu_fraction=0.8, cpu_busy_fraction=0.99)
+        system = unknown(System, cpus=2, gpus=[], processes=processes, host=busy)
+        steps = unknown(Steps, count=40, mean_ms=1000.0)
+        return may_be_all_of_wait(unknown(RankReport, steps=steps, data_wait=wait, system=system))
+
+    assert others_may_make_it(30)
+    assert not others_may_make_it(1)
+    assert others_may_make_it(1, cause="transport")
+    assert others_may_make_it(1, first=1)  # workers start
 
 
 def test_beside_others_times_may_have_grown_by_their_share_and_more() -> None:

@@ -35,8 +35,8 @@ from iotrace.doctor.checks.interpreter import (
     check_start_method,
     judge,
 )
-from iotrace.doctor.checks.storage import Mount, check_output, mount_of, mounts, output
-from iotrace.doctor.command import demand_of, hosts_of, interpreter_of
+from iotrace.doctor.checks.storage import Mount, check_output, find_mount, mounts, output
+from iotrace.doctor.command import count_hosts, find_interpreter, parse_demand
 from iotrace.doctor.diagnose import consequences
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
 from iotrace.doctor.results import Check, ok, unknown
@@ -162,7 +162,7 @@ def test_memory_of_each_process_and_copies_of_the_data() -> None:
 
 def test_batches_in_flight_have_shared_memory_and_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["python", "train.py", "--num-workers", "4", "--prefetch-factor=8", "--batch-size", "16"]
-    demand = replace(demand_of(words), ranks=2)
+    demand = replace(parse_demand(words), ranks=2)
     assert demand.in_flight == 64
     large = SimpleNamespace(total=4 << 30, free=4 << 30)
     monkeypatch.setattr("psutil.disk_usage", lambda _: large)
@@ -220,14 +220,14 @@ def test_how_the_command_starts_python(tmp_path: Path, words: str, started: str,
     script.write_text(f"#!{sys.executable}\n")
     script.chmod(0o755)
     names = {"python": sys.executable, "script": str(script)}
-    found = interpreter_of(words.format(**names).split(), PATH)
+    found = find_interpreter(words.format(**names).split(), PATH)
     assert found is not None
     assert (" ".join(found.words), found.behind) == (started.format(**names), behind)
 
 
 @pytest.mark.parametrize("words", ["conda run python x.py", "sh train.sh", "no-such-command"])
 def test_commands_that_name_no_python(words: str) -> None:
-    assert interpreter_of(words.split(), PATH) is None
+    assert find_interpreter(words.split(), PATH) is None
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_script_whose_interpreter_is_gone_cannot_run(tmp_path: Path, line: str
     assert (check.status, check.why) == ("missing", "nothing can be run")
     assert lacking in check.what
     assert "correct its first line" in check.remedy
-    assert interpreter_of([str(script)], PATH) is None
+    assert find_interpreter([str(script)], PATH) is None
 
 
 def facts(**changes: object) -> InterpreterFacts:
@@ -376,7 +376,7 @@ def test_an_interpreter_named_by_a_relative_path_is_found_from_elsewhere(
     python.symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
     for words in (["venv/bin/python", "-u", "x.py"], ["env", "-i", "./venv/bin/python", "x.py"]):
-        found = interpreter_of(words, PATH)
+        found = find_interpreter(words, PATH)
         assert found is not None
         assert str(python) in found.words  # not what the link leads to: that is another environment
         assert found.program == str(python)
@@ -409,7 +409,7 @@ def test_clocks(tmp_path: Path) -> None:
     ],
 )
 def test_how_many_hosts_take_part(command: str, variables: dict[str, str], hosts: int) -> None:
-    assert hosts_of(command.split(), variables) == hosts
+    assert count_hosts(command.split(), variables) == hosts
 
 
 MOUNTS = [
@@ -432,7 +432,7 @@ MOUNTS = [
     ],
 )
 def test_the_mount_of_a_path(path: str, kind: str) -> None:
-    mount = mount_of(path, MOUNTS)
+    mount = find_mount(path, MOUNTS)
     assert mount is not None
     assert mount.kind == kind
     assert bool(mount.meaning) == (kind != "ext4")

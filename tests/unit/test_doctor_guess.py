@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.doctor.command import data_of, demand_of
+from iotrace.doctor.command import guess_data, parse_demand
 
 
 @pytest.mark.parametrize(
@@ -26,24 +26,24 @@ from iotrace.doctor.command import data_of, demand_of
     ],
 )
 def test_workers_that_the_command_asks_for(words: str, workers: int | None) -> None:
-    assert demand_of(["python", *words.split()]).workers == workers
+    assert parse_demand(["python", *words.split()]).workers == workers
 
 
 def test_ranks_that_the_launcher_is_told_to_start() -> None:
-    assert demand_of(["torchrun", "--nproc_per_node", "8", "train.py"]).ranks == 8
-    assert demand_of(["torchrun", "--nproc-per-node=2", "train.py"]).ranks == 2
-    assert demand_of(["torchrun", "--nproc_per_node", "gpu", "train.py"]).ranks == 1
-    assert demand_of([]).ranks == 1
+    assert parse_demand(["torchrun", "--nproc_per_node", "8", "train.py"]).ranks == 8
+    assert parse_demand(["torchrun", "--nproc-per-node=2", "train.py"]).ranks == 2
+    assert parse_demand(["torchrun", "--nproc_per_node", "gpu", "train.py"]).ranks == 1
+    assert parse_demand([]).ranks == 1
 
 
 def test_a_guess_at_the_data(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    assert data_of(["python", "train.py", "--lr", "1"], tmp_path) is None
+    assert guess_data(["python", "train.py", "--lr", "1"], tmp_path) is None
     (tmp_path / "data").mkdir()
-    assert data_of(["python", "train.py", "--lr", "1"], tmp_path) == Path("data")
+    assert guess_data(["python", "train.py", "--lr", "1"], tmp_path) == Path("data")
     (tmp_path / "set").mkdir()
-    assert data_of(["python", "train.py", "--dataset=set"], tmp_path) == Path("set")
-    assert data_of(["python", "train.py", "set", "data"], tmp_path) == Path("data")
+    assert guess_data(["python", "train.py", "--dataset=set"], tmp_path) == Path("set")
+    assert guess_data(["python", "train.py", "set", "data"], tmp_path) == Path("data")
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_a_guess_at_the_data(tmp_path: Path) -> None:
 def test_what_is_no_data_is_not_guessed(tmp_path: Path, words: str, guess: str | None) -> None:
     for name in ("lib", "logs", "set", "train"):
         (tmp_path / name).mkdir()
-    assert data_of(words.split(), tmp_path) == (Path(guess) if guess else None)
+    assert guess_data(words.split(), tmp_path) == (Path(guess) if guess else None)

@@ -126,10 +126,10 @@ def drawn(draw: random.Random, **known: Any) -> Work:
 SEEDS = range(200)
 
 
-def replayed(waits: Waits, delays_ns: npt.NDArray[np.float64] | None = None) -> Replayed:
+def replayed(waits: Waits, delays_ns: npt.NDArray[np.float64] | None = None, makers: int = 1) -> Replayed:
     """All batches are measured, each in a step of its own."""
     known_ns = np.zeros(len(waits)) if delays_ns is None else delays_ns
-    return Replayed(waits, np.arange(len(waits)), len(waits), known_ns)
+    return Replayed(waits, np.arange(len(waits)), len(waits), known_ns, makers=makers)
 
 
 @pytest.mark.parametrize("cause", ["read", "decode", "transform", "collate", "transport", "queued"])
@@ -175,8 +175,13 @@ def test_no_loader_whose_rest_gets_quicker_saves_more_than_the_most(gone: str) -
         draw = random.Random(seed)
         work = drawn(draw)
         deliveries, end = simulate(work)
-        queued = draw.choice([0.0, 0.3, 0.9])  # of each part: a wait for a CPU, of which nothing is left
-        quicker = (1 - queued) * (1 - draw.choice([0.0, QUICKER]))
+        queued = draw.choice([0.0, 0.3, 0.9])  # of each part: a wait for a CPU
+        whole = sum(map(sum, work.parts))
+        share = sum(own[number] for own in work.parts for number in spared) / whole
+        # Each other worker let it wait as long as it ran, and a quarter more: so much is spared, or less.
+        behind = min(queued, (1 + QUICKER) * share * (work.workers - 1) * (1 - queued))
+        ran = (1 - queued) * (1 - draw.choice([0.0, QUICKER]) * share)
+        quicker = ran + queued - draw.choice([0.0, 1.0]) * behind
         left = [
             [0 if number in spared else int(part * quicker) + 1 for number, part in enumerate(own)]
             for own in work.parts
@@ -184,11 +189,33 @@ def test_no_loader_whose_rest_gets_quicker_saves_more_than_the_most(gone: str) -
         sooner = [int(draw.random() * each) for each in work.transport]  # the interpreter's lock is free
         won_ms = (end - simulate(replace(work, parts=left, transport=sooner))[1]) / len(deliveries) / MS
         whole_ns = np.array([float(sum(own)) for own in work.parts])
-        found = replayed(explained(work, deliveries), queued * whole_ns)
+        found = replayed(explained(work, deliveries), queued * whole_ns, work.workers)
         most_ms = found.most_ms(gone)
         assert most_ms is not None
         assert won_ms <= most_ms + 1e-6, seed
         assert most_ms >= found.gain_ms(gone) - 1e-6
+
+
+def test_a_stage_that_is_little_of_the_making_ends_little_of_its_waits() -> None:
+    """A worker that is never idle makes 88 of 100 ms as before, however long it queues behind others."""
+    making = Work(
+        parts=[[0, 12 * MS, 88 * MS, 0, 0]] * 40,
+        transport=[0] * 40,
+        unpack=[0] * 40,
+        compute=[MS] * 40,
+        workers=1,
+        epoch=40,
+    )
+    waits = explained(making, simulate(making)[0])
+    found = replayed(waits, np.full(len(waits), 50.0 * MS))
+    most_ms = found.most_ms("decode")
+    assert found.spared(found.less_ns("decode")) == pytest.approx(0.12)
+    assert most_ms is not None
+    assert 12 * 0.99 <= most_ms <= 12 + QUICKER * 0.12 * 50 + 1e-6
+    # Of two, each queued behind the other, which decodes no longer either.
+    other_ms = replayed(waits, np.full(len(waits), 50.0 * MS), makers=2).most_ms("decode")
+    assert other_ms is not None
+    assert most_ms < other_ms <= most_ms + (1 + QUICKER) * 0.12 * 50 + 1e-6
 
 
 def test_nothing_is_bounded_where_nobody_counted_the_waits_for_a_cpu() -> None:

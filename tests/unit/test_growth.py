@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from iotrace.analysis.wait.growth import growth
+from iotrace.analysis.wait.growth import growth, growth_of_run
 
 MS = 1_000_000
 FIRSTS = np.array([0, 40])
@@ -40,3 +40,30 @@ def test_what_only_looks_so_is_not_told(epochs: list[list[int]], firsts: list[in
 
 def test_epochs_of_few_steps_tell_nothing() -> None:
     assert growth(steps_of([*range(10)], [*range(10)]), 20, np.array([0, 10]), float(MS)) is None
+
+
+def of_run(counts: list[int], rest: list[int]) -> list[float] | None:
+    """The growth of a run whose steps have so many samples of 1 ms, and as long a rest, in ms."""
+    lengths = (np.array(counts) + np.array(rest)) * MS
+    return growth_of_run(steps_of(counts), lengths, float(MS))
+
+
+def test_what_grows_over_the_run_alone_is_told_too() -> None:
+    assert of_run([*range(40)], [10] * 40) == [4.5, 34.5]
+
+
+@pytest.mark.parametrize(
+    ("counts", "rest"),
+    [
+        ([20] * 40, [10] * 40),  # mended
+        ([*range(40)], [*range(40)]),  # others lengthen all of a step
+        ([0] * 10 + [30] * 30, [10] * 40),  # what begins later
+        ([1] * 10 + [9] * 10 + [30] * 20, [10] * 40),  # it has become longer once
+        ([1] * 30 + [30] * 10, [10] * 40),
+        ([*range(40, 0, -1)], [10] * 40),
+        ([*range(20, 60)], [10] * 40),  # not threefold
+        ([*range(20)], [10] * 20),
+    ],
+)
+def test_what_only_looks_as_if_it_grew_over_the_run(counts: list[int], rest: list[int]) -> None:
+    assert of_run(counts, rest) is None

@@ -258,4 +258,4 @@ def test_what_is_known_of_an_object_goes_with_it() -> None:
     assert (table.get(thing), table.get(3), len(table.alive())) == (2, None, 3)
     del thing, others[0]
     assert len(table.alive()) == 1
-    assert len(table._held) == 1
+    assert len(table.held) == 1

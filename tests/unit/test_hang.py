@@ -14,11 +14,11 @@ from typing import Any, cast
 import pytest
 
 from iotrace.launch.telemetry.hangs import blocked
-from iotrace.launch.telemetry.hangs.telling import Progress, collective_of, sentence, waits_for_others
+from iotrace.launch.telemetry.hangs.telling import Progress, find_collective, sentence, waits_for_others
 from iotrace.launch.telemetry.hangs.watch import HangWatch
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
-from iotrace.session.hangs import Hang, differing, hangs_of, ranks_in_words
+from iotrace.session.hangs import Hang, differing, ranks_in_words, read_hangs
 from tests.support.recorded import RecordedFile
 
 MAIN, WORKER = 100, 101
@@ -45,7 +45,7 @@ class Machine:
         member = SimpleNamespace(launch=str(session), is_the_same=lambda: True, started_ns=0)
         self.members = {MAIN: member, WORKER: member}
         tree = cast(Tree, SimpleNamespace(members=self.members))
-        monkeypatch.setattr(blocked, "parent_of", {MAIN: 1, WORKER: MAIN}.__getitem__)
+        monkeypatch.setattr(blocked, "read_parent", {MAIN: 1, WORKER: MAIN}.__getitem__)
         monkeypatch.setattr(blocked, "is_traced", lambda _: self.traced)
         monkeypatch.setattr(blocked, "look_at", lambda pid, known: {**self.looks[pid], "pid": pid, **known})
         monkeypatch.setattr(blocked, "activity", lambda pid, _: {(pid, pid): tuple(self.activity[pid])})
@@ -102,7 +102,7 @@ def test_it_went_on(machine: Machine, tmp_path: Path) -> None:
     sampler = tmp_path / names.TELEMETRY / "host-1"
     sampler.mkdir(parents=True)
     (sampler / names.HANGS).write_text(f"{json.dumps(told)}\n{{torn\n{json.dumps(resumed)}\n")
-    (read,) = hangs_of(tmp_path)
+    (read,) = read_hangs(tmp_path)
     assert (read.resumed, read.processes[1].call) == (True, "futex")
 
 
@@ -204,7 +204,7 @@ def ranks(machine: Machine, monkeypatch: pytest.MonkeyPatch, world_size: int = 2
     machine.activity[OTHER] = [0, 0, 0]
     member = SimpleNamespace(launch=str(process.parent.parent), is_the_same=lambda: True, started_ns=0)
     machine.members |= {OTHER: member}
-    monkeypatch.setattr(blocked, "parent_of", {MAIN: 1, WORKER: MAIN, OTHER: 1}.__getitem__)
+    monkeypatch.setattr(blocked, "read_parent", {MAIN: 1, WORKER: MAIN, OTHER: 1}.__getitem__)
 
 
 def test_ranks_hang_together_and_say_in_which_collectives(
@@ -219,7 +219,7 @@ def test_ranks_hang_together_and_say_in_which_collectives(
         'waits for other ranks in all_reduce, file "train.py", line 5 in main'
     )
     both = [
-        (number, "", collective_of({**machine.looks[pid], "role": f"rank {number}"}))
+        (number, "", find_collective({**machine.looks[pid], "role": f"rank {number}"}))
         for number, pid in enumerate((MAIN, OTHER))
     ]
     assert differing(both) == [
@@ -271,7 +271,7 @@ def test_what_started_the_ranks_is_none_though_it_has_a_number(
     machine.members[103] = machine.members[MAIN]
     machine.looks[103] = {"state": "S", "wchan": "x", "call": "clock_nanosleep", "file": None}
     machine.activity[103] = [0, 0, 0]
-    monkeypatch.setattr(blocked, "parent_of", {MAIN: 103, WORKER: MAIN, OTHER: 103, 103: 1}.__getitem__)
+    monkeypatch.setattr(blocked, "read_parent", {MAIN: 103, WORKER: MAIN, OTHER: 103, 103: 1}.__getitem__)
     machine.batches(40)
     (told,) = machine.seconds(100)
     assert [about["role"] for about in told["processes"]] == ["rank 0", "worker 0", "rank 1"]
@@ -303,7 +303,7 @@ def on_host(session: Path, host: str, rank: int, collective: str, kind: str = "w
 def test_hosts_of_which_all_ranks_wait_hang_together(tmp_path: Path) -> None:
     on_host(tmp_path, "a", 0, "all_reduce")
     on_host(tmp_path, "b", 1, "barrier")
-    (hang,) = hangs_of(tmp_path)
+    (hang,) = read_hangs(tmp_path)
     assert hang.kind == "hung"
     assert hang.text == [
         "HUNG: no batch for 40 s on 2 hosts, and no process computes, reads or writes",
@@ -315,7 +315,7 @@ def test_hosts_of_which_all_ranks_wait_hang_together(tmp_path: Path) -> None:
 
 def test_a_rank_of_another_host_that_was_not_seen_to_wait_is_named(tmp_path: Path) -> None:
     on_host(tmp_path, "a", 0, "all_reduce")
-    (hang,) = hangs_of(tmp_path, {1: "b"})
+    (hang,) = read_hangs(tmp_path, {1: "b"})
     assert hang.kind == "waiting"
     assert hang.text[0] == "WAITING: no batch for 40 s on 1 host, for rank 1 (b)"
     assert hang.text[-1] == "  rank 1 (b): not seen to wait; look there"
@@ -324,7 +324,7 @@ def test_a_rank_of_another_host_that_was_not_seen_to_wait_is_named(tmp_path: Pat
 def test_a_rank_that_computes_on_another_host_is_what_the_others_wait_for(tmp_path: Path) -> None:
     on_host(tmp_path, "a", 0, "all_reduce")
     on_host(tmp_path, "b", 1, "", kind="computing")
-    (hang,) = hangs_of(tmp_path)
+    (hang,) = read_hangs(tmp_path)
     assert (hang.kind, hang.text[0][:9]) == ("computing", "COMPUTING")
 
 
@@ -332,7 +332,7 @@ def test_hosts_that_went_on_are_not_joined(tmp_path: Path) -> None:
     file = on_host(tmp_path, "a", 0, "all_reduce")
     file.write_text(file.read_text() + '{"type":"resumed","mono_ns":10}\n')
     on_host(tmp_path, "b", 1, "barrier")
-    went_on, waits = hangs_of(tmp_path)
+    went_on, waits = read_hangs(tmp_path)
     assert isinstance(went_on, Hang)
     assert (went_on.resumed_ns, waits.kind) == (10, "waiting")
 
@@ -453,7 +453,7 @@ def test_the_file_system_of_a_call_is_told_without_a_question_to_it(machine: Mac
 
 
 def test_the_file_system_of_a_path_is_that_of_the_innermost_mount() -> None:
-    of = blocked._file_system_of
+    of = blocked._find_file_system
     assert of(os.getpid(), "/proc/self/stat") == "proc at /proc"
     root = of(os.getpid(), "/no-such-directory/a")
     assert root is not None

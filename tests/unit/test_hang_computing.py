@@ -36,7 +36,7 @@ class Busy(Machine):
             self.write(pid, {"type": "stacks", "signal": 63, "descriptor": 900})
             (records.parent / names.STACKS).touch()
         monkeypatch.setattr(blocked, "ask_for_stacks", self._ask)
-        monkeypatch.setattr(blocked, "stack_of", lambda _, offset: (self.stack(), offset + 100))
+        monkeypatch.setattr(blocked, "read_stack", lambda _, offset: (self.stack(), offset + 100))
 
     def _ask(self, pid: int, directory: str, stacks: tuple[int, int], written: int) -> bool:
         if pid != self.pid:

@@ -10,7 +10,7 @@ import pytest
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.session import names
-from iotrace.session.hangs import hangs_of
+from iotrace.session.hangs import read_hangs
 from iotrace.session.manifest import Outcome
 from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
@@ -81,7 +81,7 @@ def test_a_hang_lasts_until_it_goes_on_or_the_run_ends(
     (sampler,) = (tmp_path / names.TELEMETRY).iterdir()
     (sampler / names.RECORDS).write_text(json.dumps({"clock": [40 * SECOND, 1040 * SECOND, 100]}) + "\n")
     until_ns = (1000 + end_s) * SECOND if end_s else None
-    (hang,) = hangs_of(session, until_ns=until_ns)
+    (hang,) = read_hangs(session, until_ns=until_ns)
     assert hang.text[0] == f"HUNG: no batch for {lasts}"
     assert hang.text[1:] == [f"  worker 0 (pid 11) {LOCKED}", "  worker 1 waits for work"]
     known_s = {"14 min": 47 + 850, "2 min": 47 + 120}.get(lasts)
@@ -99,7 +99,7 @@ def test_how_long_a_call_lasted_is_not_told_of_later(tmp_path: Path) -> None:
     (sampler / names.HANGS).write_text(json.dumps(told) + "\n")
     (sampler / names.RECORDS).write_text(json.dumps({"clock": [0, 0, 100]}) + "\n")
     for until_ns, says in ((None, text), (650 * SECOND, "is in openat of d, file x")):
-        (hang,) = hangs_of(session, until_ns=until_ns)
+        (hang,) = read_hangs(session, until_ns=until_ns)
         assert hang.processes[0].text == says
         assert hang.text[1] == f"  worker 0 (pid 11) {says}"
 
@@ -145,7 +145,7 @@ def test_each_host_has_its_own_hang_in_the_timeline(tmp_path: Path) -> None:
         sampler.mkdir(exist_ok=True)
         record = {**told, "host": host, "mono_ns": at_s * SECOND, "kind": "waiting"}
         (sampler / names.HANGS).write_text(json.dumps(record) + "\n")
-    assert len(hangs_of(path)) == 1
+    assert len(read_hangs(path)) == 1
     for identity in path.glob(f"{names.PROCESSES}/*/{names.PROCESS}"):
         identity.write_text(json.dumps({**json.loads(identity.read_text()), "host": "host"}))
     analysis = SessionAnalysis(open_session(path))

@@ -10,14 +10,15 @@ import numpy as np
 
 from iotrace.analysis.loop.cuts import Rounds
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
-from iotrace.analysis.loop.hops import Hops, Made, maker_key
+from iotrace.analysis.loop.hops import Hops, Made, _with_parts, maker_key
 from iotrace.analysis.loop.join import _making_ns
 from iotrace.analysis.loop.pools import _mostly_made_by, _no_turns, _waited_for
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.chains import Chains, makers_of
-from iotrace.session.names import KIND_ITEM
+from iotrace.session.names import BATCH_ROW, KIND_ITEM, PART_OF_TASK
 from iotrace.sources.columns import Columns
 from iotrace.sources.processes import SPAN_DTYPE
+from iotrace.sources.rows import DTYPES
 from iotrace.sources.session import Rank, Session
 
 PID = 100
@@ -50,6 +51,37 @@ def test_an_item_is_found_by_its_number_within_its_process() -> None:
     )
     found = made.rows_of(numbers(2, 0, 3), numbers(4, 7, 4), numbers(0, 0, 0), numbers(9, 9, 9))
     assert found.tolist() == [1, 2, -1]
+
+
+def test_what_comes_along_with_the_first_item_of_a_task_has_its_maker_and_took_no_time() -> None:
+    first, told = numbers(7, 8), numbers(7 + 2 * PART_OF_TASK)
+    made = Made(
+        scope=numbers(0, 0, 0),
+        pool=numbers(5, 5, 5),
+        item=np.concatenate((first, told)),
+        pid=numbers(1, 2, 9),
+        tid=numbers(1, 2, 9),
+        taken_ns=numbers(10, 20, 30),
+        prepared_ns=numbers(15, 25, 35),
+        fed=numbers(1, 1, 0),
+        piped_bytes=numbers(NONE, 4096, NONE),
+        given_bytes=numbers(NONE, NONE, NONE),
+    )
+    taken = np.zeros(5, DTYPES[BATCH_ROW])
+    taken["generation"] = 5
+    taken["index"] = [7, 8, 8 + PART_OF_TASK, *told, 3 + PART_OF_TASK]  # of the last nobody knows
+    taken["delivered_ns"] = [50, 60, 61, 62, 63]
+    main: Any = SimpleNamespace(
+        pid=PID, rows=lambda _: taken, clock=SimpleNamespace(times_to_session_ns=np.asarray)
+    )
+    whole = _with_parts(made, main)
+    assert len(whole.item) == 4
+    added = {field: int(getattr(whole, field)[3]) for field in whole.__struct_fields__}
+    assert (added["item"], added["pid"]) == (8 + PART_OF_TASK, 2)
+    assert (added["taken_ns"], added["prepared_ns"], added["fed"]) == (25, 25, 0)
+    assert added["piped_bytes"] == NONE
+    row = whole.rows_of(numbers(0), numbers(5), numbers(8 + PART_OF_TASK), numbers(61))
+    assert row.tolist() == [3]
 
 
 def turns(*between_us: int) -> Deliveries:

@@ -21,7 +21,7 @@ from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_sev
 from iotrace.merge.analysed_input import survey_session
 from iotrace.merge.input_files import SESSION, InputFile
 from iotrace.session import names
-from iotrace.sources.clocks.anchors import AnchorSource, Exchange, clocks_of, link_by_exchanges
+from iotrace.sources.clocks.anchors import AnchorSource, Exchange, link_by_exchanges, relate_clocks
 from iotrace.sources.clocks.session_clock import Recording
 from iotrace.sources.kineto.profiler_traces import Traced, relate_by_collectives
 from iotrace.sources.session import open_session
@@ -129,13 +129,13 @@ def _source(node: str, ahead_ns: int, pid: int | None = None, mono_ns: int = 0) 
 
 def test_a_process_with_another_clock_than_its_sidecar_has_a_domain_of_its_own() -> None:
     sources = [_source("a", 0, 1), _source("a", 900_000, 2), _source("a", 3 * SECOND, 3), _source("a", 0)]
-    clocks = clocks_of(sources)
+    clocks = relate_clocks(sources)
     assert [each.domain for each in sources] == ["boot", "boot", "boot@a/3", "boot"]
     assert clocks.reference == "boot"
     assert clocks.links == {}
     # Without a sidecar it may as well be a clock that was set.
     sources = [_source("a", 0, 1), _source("a", 3 * SECOND, 3)]
-    clocks_of(sources)
+    relate_clocks(sources)
     assert [each.domain for each in sources] == ["boot", "boot"]
 
 
@@ -144,7 +144,7 @@ def test_times_of_a_host_whose_clock_was_measured_are_told_by_the_references() -
     own = _source("b", 3 * SECOND)
     own.reference = "a-f0"
     own.exchanges = [network.exchange(at * SECOND) for at in range(3)]
-    clocks = clocks_of([_source("a", 0, 1), _source("b", 3 * SECOND, 2), _source("a", 0), own])
+    clocks = relate_clocks([_source("a", 0, 1), _source("b", 3 * SECOND, 2), _source("a", 0), own])
     clock = clocks.of("b", 2)
     assert clock is not None
     (link,) = clocks.links.values()
@@ -390,7 +390,7 @@ def _traced(directory: Path, recordings: dict[str, Recording] | None = None) -> 
 
 
 def test_collectives_stand_for_datagrams_that_did_not_come_through(tmp_path: Path) -> None:
-    clocks = clocks_of(
+    clocks = relate_clocks(
         [_source("a", 0, 1), _source("b", AHEAD_NS, 2), _source("a", 0), _source("b", AHEAD_NS)]
     )
     relate_by_collectives(clocks, _traced(tmp_path))
@@ -407,7 +407,7 @@ def test_collectives_from_before_a_clock_was_set_back_tell_by_when_they_were_rec
     own = [_source("b", AHEAD_NS, 2), _source("b", AHEAD_NS)]
     for source in own:
         source.anchors += [(at * SECOND, EPOCH_NS + at * SECOND + AHEAD_NS - 7 * SECOND, 80) for at in (3, 4)]
-    clocks = clocks_of([_source("a", 0, 1), own[0], _source("a", 0), own[1]])
+    clocks = relate_clocks([_source("a", 0, 1), own[0], _source("a", 0), own[1]])
     recordings = {"torch-1.json": Recording(SECOND, 3 * SECOND // 2)} if is_known else None
     relate_by_collectives(clocks, _traced(tmp_path, recordings))
     if not is_known:

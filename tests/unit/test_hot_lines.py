@@ -202,7 +202,12 @@ def test_samples_of_workers_count_while_they_make_items_of_that_loader() -> None
     )
     loader = with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {}))
     assert loader.item_hot == HotLine(
-        line="data.py:10", function="Rows.__getitem__", fraction=1.0, samples=30
+        line="data.py:10",
+        function="Rows.__getitem__",
+        fraction=1.0,
+        samples=30,
+        held_fraction=1.0,
+        passes_fraction=1.0,
     )
     assert loader.collate_hot is None
     assert len(stack_samples(own, 6).times) == 0  # of another thread
@@ -328,6 +333,8 @@ def test_what_a_line_calls_of_a_library_that_does_not_train() -> None:
     matching = Frame("/v/lib/python3.11/site-packages/scipy/optimize/_lsap.py", "linear_sum_assignment", 9, 0)
     named = [Stack(None, (step, called)).library_at(PATHS) for called in (metric, matching, MODULE)]
     assert named == ["torchmetrics (train.py:30)", "scipy's linear_sum_assignment (train.py:30)", ""]
+    compute = metric._replace(function="Metric._wrap_compute.<locals>.wrapped_func")
+    assert Stack(None, (step, compute)).library_at(PATHS) == "torchmetrics's Metric.compute (train.py:30)"
     assert Stack(None, (metric, step)).library_at(PATHS) == ""  # the program computes
     assert Stack(LOOP, (matching,)).library_at(PATHS) == "scipy's linear_sum_assignment (train.py:20)"
 
@@ -380,3 +387,15 @@ def test_what_stands_in_for_a_librarys_function_is_not_named() -> None:
     hot = hot_line(stack_samples(process, 7).each, PATHS, of_called=True)
     assert hot is not None
     assert hot.said == "data.py:12, in PIL's open"
+
+
+def test_a_comprehension_of_a_library_goes_by_the_function_that_has_it() -> None:
+    pool = "/v/lib/python3.11/multiprocessing/pool.py"
+    chunks = Frame(pool, "Pool.imap.<locals>.<genexpr>", 423, 0)
+    hot = hot_line([Stack(LOOP, (chunks,))] * 9, PATHS, of_called=False)
+    assert hot is not None
+    assert (hot.calls, hot.library) == ("Pool.imap", "multiprocessing")
+    other = Stack(LOOP, (Frame(pool, "<genexpr>", 423, 0),))
+    nameless = hot_line([other] * 9, PATHS, of_called=False)
+    assert nameless is not None
+    assert (nameless.calls, nameless.library) == (None, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iotrace.launch import session_directory
-from iotrace.launch.session_directory import job_of, task_of
+from iotrace.launch.session_directory import job_name, task_name
 from iotrace.launch.traced_run import begin_by_default, describe
 from iotrace.session import names
 from iotrace.session.identity import ranks
@@ -48,7 +48,7 @@ def test_every_launcher_tells_rank_local_rank_and_world_size(variables: dict[str
 
 def test_without_a_launcher_nothing_is_told() -> None:
     assert ranks({"HOME": "/root", "RANK": "first"}) == {"rank": None, "local_rank": None, "world_size": None}
-    assert (job_of({}), task_of({}), ranks({})["world_size"]) == ("", "", None)
+    assert (job_name({}), task_name({}), ranks({})["world_size"]) == ("", "", None)
 
 
 def test_torchrun_inside_slurm_is_the_inner_one() -> None:
@@ -70,7 +70,7 @@ def test_torchrun_inside_slurm_is_the_inner_one() -> None:
     ],
 )
 def test_a_job_is_one_start_of_a_program(variables: dict[str, str], job: str, task: str) -> None:
-    assert (job_of(variables), task_of(variables)) == (job, task)
+    assert (job_name(variables), task_name(variables)) == (job, task)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import iotrace
 from iotrace.launch import capture_directory
 from iotrace.session import names, recorded as layout
 from iotrace.session.identity import boot_id
-from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
+from iotrace.sources.clocks.anchors import AnchorSource, Clocks, relate_clocks
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.live import recorded, recorded as live_recorded
 from iotrace.sources.live.recorded import Known, LiveRecorded
@@ -44,7 +44,7 @@ def look(live: LiveRecorded, directory: Path) -> PosixCalls:
 
 
 def known(live: LiveRecorded, boot: str = "elsewhere") -> Known:
-    found = live.known_of(Identity(1, PID, 1, "main", ANCHOR, NODE, NODE, boot), CLOCK)
+    found = live.find_known(Identity(1, PID, 1, "main", ANCHOR, NODE, NODE, boot), CLOCK)
     assert found is not None
     return found
 
@@ -150,10 +150,10 @@ def test_calls_of_this_host_are_known_until_now(tmp_path: Path, monkeypatch: pyt
     for _ in range(2):  # it makes no call any more
         before_ns = time.monotonic_ns()
         look(live, tmp_path)
-        found = live.known_of(identity, clock)
+        found = live.find_known(identity, clock)
         assert found is not None
         assert found.until_ns >= before_ns - recorded.GROWS_NS
-    assert live.known_of(Identity(1, 5, 1, "main", ANCHOR, node, node, boot_id()), clock) is None
+    assert live.find_known(Identity(1, 5, 1, "main", ANCHOR, node, node, boot_id()), clock) is None
 
 
 def test_no_more_is_kept_than_is_asked_for(
@@ -166,7 +166,7 @@ def test_no_more_is_kept_than_is_asked_for(
     file.write(tmp_path)
     live = LiveRecorded()
     assert len(look(live, tmp_path)) == 100
-    clocks = clocks_of([AnchorSource(NODE, NODE, "b", [ANCHOR], PID)])
+    clocks = relate_clocks([AnchorSource(NODE, NODE, "b", [ANCHOR], PID)])
     live.forget(clocks, 0)
     assert len(live.calls(clocks)) == 50
     assert known(live).since_ns == START_NS + 50 * 10 * MS + MS
@@ -240,7 +240,7 @@ def on_a_network(monkeypatch: pytest.MonkeyPatch, session: Path, local: Path) ->
     local.mkdir()
     monkeypatch.setenv("TMPDIR", str(local))
     kinds = {session / names.POSIX: "nfs4"}
-    monkeypatch.setattr(capture_directory, "file_system_of", lambda path: kinds.get(path, "ext4"))
+    monkeypatch.setattr(capture_directory, "find_file_system", lambda path: kinds.get(path, "ext4"))
     return capture_directory.begin(session / names.POSIX)
 
 
@@ -250,7 +250,7 @@ def test_files_on_a_disk_of_the_host_are_found_while_the_command_runs(
     session = tmp_path / "session"
     local = on_a_network(monkeypatch, session, tmp_path / "local")
     places = [str(session / names.POSIX), str(local)]
-    assert layout.directories_of(str(session)) == (places, False)
+    assert layout.list_directories(str(session)) == (places, False)
     for number in range(5):
         file.burst(PID, START_NS + number * 10 * MS, MS, 3)
     file.write(local)
@@ -258,7 +258,7 @@ def test_files_on_a_disk_of_the_host_are_found_while_the_command_runs(
     live.poll(map(Path, places))
     capture_directory.collect(local, session / names.POSIX)
     assert not local.exists()
-    places, elsewhere = layout.directories_of(str(session))
+    places, elsewhere = layout.list_directories(str(session))
     assert not elsewhere
     for _ in range(2):
         live.poll(map(Path, places))
@@ -281,7 +281,7 @@ def test_no_other_directory_is_taken_for_that_of_the_files(
     if is_bad == "a link":
         local.rename(tmp_path / "moved")
         local.symlink_to(tmp_path / "moved")
-    assert layout.directories_of(str(session)) == ([str(session / names.POSIX)], True)
+    assert layout.list_directories(str(session)) == ([str(session / names.POSIX)], True)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -299,5 +299,5 @@ def test_no_bytes_raise(tmp_path: Path, file: RecordedFile, seed: int) -> None:
             data[at : at + 8] = chosen.choice((b"\xff" * 8, bytes(8), chosen.randbytes(8)))
         path.write_bytes(data)
         look(live, tmp_path)
-        live.known_of(Identity(1, PID, 1, "main", ANCHOR, NODE, NODE, boot_id()), CLOCK)
+        live.find_known(Identity(1, PID, 1, "main", ANCHOR, NODE, NODE, boot_id()), CLOCK)
         live.forget(Clocks(), START_NS + 50 * MS)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,7 +40,7 @@ from iotrace.session.names import (
     SLEEP_AT,
 )
 from iotrace.sources.processes import SPAN_DTYPE
-from iotrace.sources.records import LoopStacks as Recorded
+from iotrace.sources.records import LoopStacks as Recorded, TorchWindow
 from iotrace.sources.rows import DTYPES
 from tests.support.results import unknown
 from tests.support.tables import deliveries_of
@@ -199,14 +200,16 @@ def test_a_stack_is_named_where_it_leaves_the_path(stack: list[tuple[int, int]],
     assert found.numbers.tolist() == [-1 if name is None else 0]
 
 
-def test_waits_in_collectives_are_no_code_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_in_collectives_and_iotraces_own_profiler_are_no_code_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A line in which the thread waits for another rank's evaluation; and the same, where it works there."""
     made = SimpleNamespace(spans=np.zeros((0, 2), np.int64))
     monkeypatch.setattr(loop_code_module, "iterations_of", lambda _: made)
     monkeypatch.setattr(loop_code_module, "_awaiting", lambda _: NOTHING)
     steps = {"start_ns": np.arange(0, 1000, 10) * MS, "end_ns": np.arange(10, 1010, 10) * MS}
 
-    def code(*collectives_ms: tuple[int, int]) -> list[str]:
+    def code(*collectives_ms: tuple[int, int], windows: Sequence[TorchWindow] = ()) -> list[str]:
         starts, ends = np.array(collectives_ms, np.int64).reshape(-1, 2).T * MS
         analysis = analysed(
             [[(1, 31), (0, 80)]] * 1000,
@@ -217,10 +220,16 @@ def test_waits_in_collectives_are_no_code_of_the_loop(monkeypatch: pytest.Monkey
             collectives=(starts, ends),
             primary=None,
         )
+        of_type = analysis.rank.main.of_type
+        analysis.rank.main.of_type = lambda kind: [*windows] if kind is TorchWindow else of_type(kind)
         return [each.function for each in code_of_loop(analysis, code_samples(analysis), []).code]
 
     assert code() == code((0, 400)) == ["main (train.py:31)"]
     assert code((0, 400), (404, 1000)) == []
+    window = TorchWindow(window=0, event="ready", mono_ns=0, duration_ns=400 * MS)
+    later = TorchWindow(window=0, event="written", mono_ns=404 * MS, duration_ns=600 * MS)
+    assert code(windows=[window]) == ["main (train.py:31)"]
+    assert code(windows=[window, later]) == []  # iotrace's own torch.profiler: the program did nothing then
 
 
 @pytest.mark.parametrize(

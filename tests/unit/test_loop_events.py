@@ -20,6 +20,7 @@ from iotrace.analysis.wait.collector import is_called
 from iotrace.analysis.wait.loop_events import (
     CHECKPOINT,
     COLLECTION,
+    COMPILATION,
     EVALUATION,
     WRITING,
     Events,
@@ -27,10 +28,10 @@ from iotrace.analysis.wait.loop_events import (
     summed,
     with_events,
 )
-from iotrace.session.names import KIND_CHECKPOINT, PAUSE_ROW
+from iotrace.session.names import KIND_CHECKPOINT, PAUSE_ROW, PAUSES, TURN_ROW
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE
-from iotrace.sources.records import Collector as CollectorLook
+from iotrace.sources.records import Collector as CollectorLook, StepCall
 from iotrace.sources.rows import DTYPES
 from tests.support.tables import deliveries_of, steps_of
 
@@ -51,6 +52,7 @@ def program(
     calls: tuple[Call, ...] = (),
     longer_ms: int = 0,
     collects_ms: float = 0.0,
+    pause: str = "collection",
     tid: int = TID,
 ) -> RankAnalysis:
     """40 steps; each fifth one (`once`: the fifth) is longer, and has the evaluation, saves and calls."""
@@ -95,7 +97,8 @@ def program(
         telemetry_of=lambda _: None,
     )
     pauses = np.zeros(len(held) if collects_ms else 0, DTYPES[PAUSE_ROW])
-    pauses["tid"] = -1
+    pauses["tid"] = -1 if pause == "collection" else tid
+    pauses["pause"] = PAUSES.index(pause)
     pauses["start_ns"] = [(start + 10) * MS for start in held][: len(pauses)]
     pauses["end_ns"] = pauses["start_ns"] + int(collects_ms * MS)
     main = SimpleNamespace(
@@ -326,6 +329,39 @@ def test_what_the_collector_is_like_and_how_often_it_collects() -> None:
             assert row.collector.full_per_step == (full and pytest.approx(full))
         else:
             assert row.collector is None
+
+
+@pytest.mark.parametrize(("pause", "compiler"), [("jit", "jax.jit"), ("compilation", "torch.compile")])
+def test_what_is_compiled_in_the_loop_is_told_with_how_often_and_how_late(pause: str, compiler: str) -> None:
+    events, row = only(program(longer_ms=5, collects_ms=4.0, pause=pause), COMPILATION)
+    assert (events.count, row.seconds) == (7, pytest.approx(0.028))
+    # Steps 5, 10 .. 35 of 40.
+    assert (row.late, row.compiler, row.function) == (4, compiler, None)
+    assert row.said.startswith("compiling took 0.0 of the loop's 0.4 s")
+
+
+def test_what_another_thread_compiles_is_no_event_of_the_loop() -> None:
+    assert loop_events(program(longer_ms=5, collects_ms=4.0, pause="jit", tid=OTHER)) == []
+
+
+def test_the_compiled_function_is_that_in_whose_calls_it_lies() -> None:
+    analysis = program(longer_ms=5, collects_ms=4.0, pause="jit")
+    main: Any = analysis.rank.main
+    pauses = main.rows(PAUSE_ROW)
+    sites = [
+        StepCall(number, called, "fit.py", 9 + number, 1, [], "", 0, kind)
+        for number, (called, kind) in enumerate([("evaluate", "computes"), ("step", "trains")])
+    ]
+    main.of_type = lambda kind: sites if kind is StepCall else []
+    for own, named in ((len(pauses), "step (fit.py:10)"), (3, None)):
+        turns = np.zeros(own, DTYPES[TURN_ROW])
+        turns["site"] = 1
+        turns["start_ns"], turns["end_ns"] = pauses["start_ns"][:own], pauses["end_ns"][:own]
+        main.rows = lambda kind, turns=turns: {PAUSE_ROW: pauses, TURN_ROW: turns}.get(
+            kind, np.empty(0, DTYPES[kind])
+        )
+        _, row = only(analysis, COMPILATION)
+        assert row.function == named
 
 
 def test_little_garbage_is_told_by_slow_steps_alone() -> None:

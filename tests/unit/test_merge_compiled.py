@@ -79,7 +79,13 @@ def _converted(document: bytes, directory: Path, keep_text: bool) -> tuple[list[
     events = json.loads(f"[{lines}]")
     # Threads are numbered in the order in which batches bring them.
     threads = {
-        item.tid: (item.raw_pid, item.raw_tid, item.stacked, tracks.base_of(item).tid != item.tid, item.lane)
+        item.tid: (
+            item.raw_pid,
+            item.raw_tid,
+            item.stacked,
+            tracks.base_track(item).tid != item.tid,
+            item.lane,
+        )
         for item in tracks.threads
     }
     for event in events:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.chrome.scan import text_scan
-from iotrace.sources.dftracer.lines import DftracerReader, pool_of
+from iotrace.sources.dftracer.lines import DftracerReader, scan_hashes
 from tests.support.texts import any_text
 
 values = st.recursive(
@@ -135,7 +135,7 @@ def test_dftracers_log_with_hashes_spelled_out(opening: bytes) -> None:
         b'{"id":1,"name":"read","cat":"POSIX","type":3,"pid":7,"tid":8,"ts":12,"dur":3,'
         b'"ph":1,"args":{"fhash":"f6"}}\n'
     )
-    reader = DftracerReader(pool_of(log))
+    reader = DftracerReader(scan_hashes(log))
     read = [event for batch in reader.batches(iter([log])) for event in batch.events]
     assert [(event.ph, event.name) for event in read] == [("M", "FH"), ("X", "read")]
     assert json.loads(bytes(read[1].args)) == {"file": "d.h5", "id": 1, "type": 3, "fhash": "f6"}  # type: ignore[arg-type]

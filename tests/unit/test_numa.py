@@ -11,7 +11,7 @@ import pytest
 from iotrace.analysis.program.full_memory import with_nodes
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Gpu, NumaNode, ProcessUse, RankReport, System
-from iotrace.launch.telemetry.gpus import numa_node_of
+from iotrace.launch.telemetry.gpus import read_numa_node
 from iotrace.launch.telemetry.procfs import parse_status
 from iotrace.launch.telemetry.system import numa_nodes
 from iotrace.sources.samples import NumaNode as NodeRecord
@@ -109,11 +109,11 @@ def test_the_node_of_a_device_is_found_by_its_bus(tmp_path: Path) -> None:
         (tmp_path / bus).mkdir()
         (tmp_path / bus / "numa_node").write_text(f"{at}\n")
     devices = str(tmp_path)
-    assert numa_node_of(b"00000000:1B:00.0", devices) == 1
-    assert numa_node_of("0000:1b:00.0", devices) == 1
-    assert numa_node_of("0001:C1:00.0", devices) is None  # the firmware does not say
-    assert numa_node_of("0002:00:00.0", devices) is None
-    assert numa_node_of(None, devices) is None
+    assert read_numa_node(b"00000000:1B:00.0", devices) == 1
+    assert read_numa_node("0000:1b:00.0", devices) == 1
+    assert read_numa_node("0001:C1:00.0", devices) is None  # the firmware does not say
+    assert read_numa_node("0002:00:00.0", devices) is None
+    assert read_numa_node(None, devices) is None
 
 
 def test_a_process_says_of_which_nodes_it_may_have_memory() -> None:

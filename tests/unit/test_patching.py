@@ -19,7 +19,7 @@ from iotrace.errors import IotraceError
 from iotrace.patching.data import DataChange
 from iotrace.patching.git import apply
 from iotrace.patching.loader import MadeLoader
-from iotrace.patching.patch import Patch, Setting, patch_of
+from iotrace.patching.patch import Patch, Setting, make_patch
 from iotrace.patching.program import Program
 
 WORKERS = Setting("num_workers", "4")
@@ -52,7 +52,7 @@ def patched(
     called = [at for at, line in enumerate(lines, 1) if "DataLoader(" in line and "class" not in line]
     command = ["python", "train.py", *argv.split()]
     if data is not None:
-        return patch_of(None, Program(command, str(folder)), changes, time.time_ns() + 10**9, data)
+        return make_patch(None, Program(command, str(folder)), changes, time.time_ns() + 10**9, data)
     at = site if site is not None else (marked or called)[0]
     made = MadeLoader(
         site=f"{path}:{at}" if isinstance(at, int) else str(folder / at),
@@ -60,7 +60,7 @@ def patched(
         settings={**HAD, **(had or {})},
         others=[f"{path}:{line}" for line in others],
     )
-    return patch_of(made, Program(command, str(folder)), changes or [WORKERS], time.time_ns() + 10**9)
+    return make_patch(made, Program(command, str(folder)), changes or [WORKERS], time.time_ns() + 10**9)
 
 
 def after(folder: Path, patch: Patch) -> str:
@@ -338,11 +338,11 @@ def test_a_place_that_is_not_the_users_source_has_no_patch(tmp_path: Path) -> No
     )
     gone = patched(tmp_path, "x = 1\n", site="gone.py:3")
     assert "cannot be read" in (gone.why_not or "")
-    nothing = patch_of(None, Program([], str(tmp_path)), [WORKERS], 0)
+    nothing = make_patch(None, Program([], str(tmp_path)), [WORKERS], 0)
     assert "no DataLoader" in (nothing.why_not or "")
     threads = patched(tmp_path, "x = DataLoader(d)\n", Setting("threads", "1"))
     assert "set for the command" in (threads.why_not or "")
-    assert patch_of(None, Program([], ""), [], 0).why_not
+    assert make_patch(None, Program([], ""), [], 0).why_not
 
 
 def test_a_file_that_was_changed_since_is_refused(tmp_path: Path) -> None:
@@ -350,9 +350,9 @@ def test_a_file_that_was_changed_since_is_refused(tmp_path: Path) -> None:
     program.write_text("x = DataLoader(d, num_workers=2)\n")
     made = MadeLoader(site=f"{program}:1", settings=HAD)
     began_ns = program.stat().st_mtime_ns + 1
-    assert patch_of(made, Program([], str(tmp_path)), [WORKERS], began_ns).diff
+    assert make_patch(made, Program([], str(tmp_path)), [WORKERS], began_ns).diff
     os.utime(program, ns=(began_ns + 10**9, began_ns + 10**9))
-    patch = patch_of(made, Program([], str(tmp_path)), [WORKERS], began_ns)
+    patch = make_patch(made, Program([], str(tmp_path)), [WORKERS], began_ns)
     assert patch.diff is None
     assert patch.why_not == "train.py was changed after the recorded run began: record it again"
 
@@ -632,7 +632,7 @@ def test_names_that_a_diff_quotes(tmp_path: Path, name: str) -> None:
     program.write_text("x = DataLoader(d, num_workers=2)\n")
     _repository(tmp_path)
     made = MadeLoader(site=f"{program}:1", settings=HAD)
-    apply(patch_of(made, Program([], str(folder)), [WORKERS], time.time_ns() + 10**9))
+    apply(make_patch(made, Program([], str(folder)), [WORKERS], time.time_ns() + 10**9))
     assert "num_workers=4" in program.read_text()
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from types import FrameType
+from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
 
+from iotrace.agent import patching
 from iotrace.agent.recording import pauses
-from iotrace.session.names import PAUSE_ROW
+from iotrace.agent.recording.recorder import Recorder as RealRecorder
+from iotrace.session.names import PAUSE_ROW, PAUSES
 
 
 class Recorder:
@@ -161,3 +165,61 @@ def test_objects_are_counted_once_collecting_took_long(recorder: Recorder) -> No
     (look,) = [each for each in recorder.records if isinstance(each, dict)][2:]
     assert look["type"] == "collector"
     assert "objects" not in look
+
+
+class Monitoring(ModuleType):
+    """As ``jax.monitoring``."""
+
+    def __init__(self) -> None:
+        super().__init__("jax.monitoring")
+        self.listeners: list[Any] = []
+        self.register_event_duration_secs_listener = self.listeners.append
+
+    def unregister_event_duration_listener(self, listener: Any) -> None:
+        assert listener in self.listeners
+        self.listeners.remove(listener)
+
+
+@pytest.fixture
+def monitoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
+    library = Monitoring()
+    monkeypatch.setitem(sys.modules, "jax.monitoring", library)
+    yield library
+    patching.undo_all()
+
+
+def test_what_jax_compiles_is_a_row_of_its_thread(monitoring: Monitoring, tmp_path: Path) -> None:
+    recorder = RealRecorder(str(tmp_path))
+    pauses.watch_jax(recorder)
+    (listener,) = monitoring.listeners
+    listener("/jax/core/compile/backend_compile_duration", 0.25, fun_name="step")
+    listener("/jax/core/compile/jaxpr_trace_duration", 1e-6)
+    listener("/jax/compilation_cache/compile_time_saved_sec", 3.0)
+    ((kind, what, tid, start_ns, end_ns),) = recorder.records
+    assert (kind, PAUSES[what], tid) == (PAUSE_ROW, "jit", threading.get_native_id())
+    assert end_ns - start_ns == 250_000_000
+    assert 0 <= time.monotonic_ns() - end_ns < 10**9
+    recorder.pause()
+
+
+def test_jax_is_left_as_it_was(monitoring: Monitoring, tmp_path: Path) -> None:
+    for removed in (False, True):
+        pauses.watch_jax(RealRecorder(str(tmp_path)))
+        if removed:  # by the program: `clear_event_listeners`
+            monitoring.listeners.clear()
+        patching.undo_all()
+        assert monitoring.listeners == []
+
+
+def test_an_error_of_ours_is_none_of_jax(monitoring: Monitoring, tmp_path: Path) -> None:
+    recorder: Any = RealRecorder(str(tmp_path))
+    pauses.watch_jax(recorder)
+    absorbed: list[Exception] = []
+    recorder.records, recorder.absorb = None, lambda error, _: absorbed.append(error)
+    monitoring.listeners[0]("/jax/core/compile/backend_compile_duration", 0.25)
+    assert len(absorbed) == 1
+
+
+def test_an_old_jax_without_that_is_passed_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "jax.monitoring", ModuleType("jax.monitoring"))
+    pauses.watch_jax(RealRecorder(str(tmp_path)))

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
 from iotrace.analysis.loop.queue_names import firsts_of, named_apart
 from iotrace.analysis.results import PipelineStage, busiest
+from iotrace.analysis.rules.facts.loader_facts import _did
 from iotrace.analysis.storage.kernel_account import coverage_of
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.called import _most_at_once, _own_time, with_settings
@@ -260,3 +261,25 @@ def test_a_sweep_sees_what_a_librarys_stages_were_given() -> None:
 def test_the_busiest_stage_works_as_long_as_all_the_others(busy: tuple[float, ...], name: str | None) -> None:
     found = busiest([stage("abc"[number], each) for number, each in enumerate(busy)])
     assert (found and found.name) == name
+
+
+@pytest.mark.parametrize(
+    ("known", "did"),
+    [
+        # It waited for a CPU: that is no sleep.
+        ({"on_cpu_fraction": 0.4, "queued_fraction": 0.6}, (0.0, 0.4)),
+        # For the interpreter, which Python code of another thread had: nor is that.
+        ({"on_cpu_fraction": 0.4, "queued_fraction": 0.1, "locks_ms": {"interpreter": 5.0}}, (0.0, 0.4)),
+        ({"on_cpu_fraction": 0.1, "queued_fraction": 0.1}, (0.8, 0.1)),  # for a server
+        ({"on_cpu_fraction": 0.1, "queued_fraction": None}, (None, None)),
+        ({"on_cpu_fraction": 0.1, "queued_fraction": 0.0, "item_ms": 0.5}, (None, None)),  # not timed
+    ],
+)
+def test_a_stage_sleeps_only_where_it_neither_computes_nor_waits_to(
+    known: dict[str, Any], did: tuple[float | None, float | None]
+) -> None:
+    about: dict[str, Any] = {"name": "resample", "makers": 1, "of": "threads", "busy": 0.8, "items": 90}
+    about |= {"item_ms": 10.0, "puts": "queue.Queue", "wait_ms": 8.0, **known}
+    assert _did(PipelineStage(**about)) == tuple(
+        None if each is None else pytest.approx(each) for each in did
+    )

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 import pytest
@@ -76,6 +77,28 @@ def test_a_result_counts_once_whoever_else_takes_it(recorder: Recorder) -> None:
         other.join()
         future.result()
     assert len(rows(recorder, names.BATCH_ROW)) == 1
+
+
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ThreadPool])
+def test_a_pool_that_outlives_a_session_is_recorded_in_the_next_one(
+    recorder: Recorder, tmp_path: Path, kind: Any
+) -> None:
+    def take() -> list[int]:
+        results = (
+            [future.result() for future in [pool.submit(double, 1)]] if kind is ThreadPoolExecutor else None
+        )
+        return results or list(pool.imap(double, [1]))
+
+    with kind(1) as pool:
+        assert take() == [2]
+        undo_all()
+        recorder.over, later = True, Recorder(str(tmp_path))
+        later.start_loop = lambda: None  # type: ignore[method-assign]
+        executors.hook_futures(concurrent.futures._base, later)
+        executors.hook_threads(concurrent.futures.thread, later)
+        process_pools.hook_pool(multiprocessing.pool, later)
+        assert take() == [2]
+    assert len(rows(recorder, names.BATCH_ROW)) == len(rows(later, names.BATCH_ROW)) == 1
 
 
 def test_what_tasks_take_of_each_other_is_no_input(recorder: Recorder) -> None:
@@ -162,10 +185,52 @@ def test_what_map_returns_is_one_item_of_several_tasks(recorder: Recorder) -> No
     assert not doubts(recorder)
 
 
-def test_items_in_chunks_are_a_doubt(recorder: Recorder) -> None:
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+def test_items_in_chunks_are_taken_one_by_one(recorder: Recorder, method: str) -> None:
+    with ThreadPool(1) as pool:
+        results = getattr(pool, method)(double, range(8), 3)
+        assert isinstance(results, GeneratorType)
+        assert list(results) == [0, 2, 4, 6, 8, 10, 12, 14]
+    taken, made = rows(recorder, names.BATCH_ROW), rows(recorder, names.MADE_ROW)
+    first = sorted(each["task"] for each in made if each["task"] < names.PART_OF_TASK)
+    numbers = [number + names.PART_OF_TASK * part for number in first for part in range(3)][:8]
+    assert [each["index"] for each in taken] == numbers
+    assert sorted(each["task"] for each in made) == sorted(numbers)
+    # Those behind the first of a task took no time: it had all of them.
+    along = [each for each in made if each["task"] not in first]
+    assert all(each["taken_ns"] == each["prepared_ns"] for each in along)
+    assert not doubts(recorder)
+
+
+def test_chunks_of_more_items_than_are_told_are_a_doubt(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "MOST_PARTS", 2)
     with ThreadPool(2) as pool:
         assert list(pool.imap(double, range(6), 3)) == [0, 2, 4, 6, 8, 10]
     assert doubts(recorder) == ["chunked"]
+
+
+def test_an_error_in_a_chunk_is_the_programs(recorder: Recorder) -> None:
+    def fails(value: int) -> int:
+        return 1 // (value - 4)
+
+    with ThreadPool(1) as pool:
+        results = pool.imap(fails, range(9), 3)
+        assert [next(results) for _ in range(3)] == [-1, -1, -1]
+        with pytest.raises(ZeroDivisionError):
+            next(results)
+        assert [*results] == []  # as without iotrace: the generator has ended
+
+
+def test_items_of_chunks_that_come_too_fast_are_followed_no_longer(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "LOOK_EVERY", 4)
+    monkeypatch.setattr(tasks, "_FAST_NS", 10**12)
+    with ThreadPool(1) as pool:
+        assert list(pool.imap(double, range(64), 32)) == [2 * each for each in range(64)]
+    assert len(rows(recorder, names.BATCH_ROW)) < 16
 
 
 class Item:

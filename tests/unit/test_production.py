@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.wait.called_files import with_called
 from iotrace.analysis.wait.explain import composed as whole_parts, explain
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.production import PARTS, compose
@@ -69,15 +70,22 @@ def paths(tmp_path: Path) -> Paths:
     return Paths(tmp_path, "/d", ["/d/a.h5", "/d/b.h5"])
 
 
+def process_of(table: np.ndarray[Any, Any]) -> Process:
+    identity = Identity(format=1, pid=PID, ppid=1, role="forked", clock=[0, 0, 1])
+    return Process(identity, Clock([[0, 0, 1]]), [], table, {0: "/d/a.h5", 1: "/d/b.h5"})
+
+
 def composed(
     paths: Paths,
     table: np.ndarray[Any, Any],
     posix: PosixCalls,
     end: int = 100,
     mapped_files: Sequence[str] = (),
+    elsewhere: PosixCalls | None = None,
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    identity = Identity(format=1, pid=PID, ppid=1, role="forked", clock=[0, 0, 1])
-    process = Process(identity, Clock([[0, 0, 1]]), [], table, {0: "/d/a.h5", 1: "/d/b.h5"})
+    process = process_of(table)
+    if elsewhere is not None:
+        process = with_called(process, elsewhere, paths)
     made = compose(process, posix, paths, np.array([0]), np.array([end]), mapped_files)
     return dict(zip(PARTS, made.parts[0].tolist(), strict=True)), made.files.by_owner(1)[0]
 
@@ -115,6 +123,30 @@ def test_of_a_library_with_threads_the_calls_are_all_the_reading(paths: Paths) -
     assert (parts["read"], parts["decode"]) == (20, 80)
     remote, _ = composed(paths, spans({**row, "run_delay_ns": -1}), calls())
     assert (remote["read"], remote["decode"]) == (60, 40)
+
+
+def test_frames_that_lie_in_a_buffer_are_not_read(paths: Paths) -> None:
+    """Calls read the file of other spans; the same, of another file, without a byte, and of a mapped file."""
+    row = {"start_ns": 0, "duration_ns": 100, "cpu_ns": 40, "kind": KIND_READ_PATH, "voluntary_switches": 3}
+    table = spans({**row, "run_delay_ns": -1, "file": 1})
+    read, other = (replace(calls((500, 510, file)), result=np.array([4096])) for file in (1, 0))
+    mapped = replace(calls((490, 495, 1), (500, 510, 1)), names=["mmap", "read"], name=np.array([0, 1]))
+    mapped = replace(mapped, result=np.array([-1, 4096]))
+    for elsewhere, ns in ((read, 0), (other, 60), (calls((500, 510, 1)), 60), (mapped, 60)):
+        parts, files = composed(paths, table, calls(), elsewhere=elsewhere)
+        assert (parts["read"], parts["decode"]) == (ns, 100 - ns)
+        assert files == {"b.h5": [ns, 100 - ns, 0]}
+    own, _ = composed(paths, spans({**row, "run_delay_ns": 0, "file": 1}), calls(), elsewhere=read)
+    assert own["read"] == 60  # a thread that reads itself: what the tracer does not see is read
+
+
+def test_a_store_is_read_by_calls_where_its_files_are(paths: Paths) -> None:
+    table = spans({"start_ns": 0, "duration_ns": 100, "kind": KIND_READ_PATH, "file": 0})
+    process = replace(process_of(table), texts={0: "/d/a.zarr"})
+    chunk = replace(calls((0, 9, 0)), result=np.array([4096]), files=["/d/a.zarr/c/0"])
+    assert with_called(process, chunk, paths).called == {0}
+    assert not with_called(process, replace(chunk, files=["/d/a.zarr2"]), paths).called
+    assert not with_called(replace(process, texts={0: "s3://bucket/a.zarr"}), chunk, paths).called
 
 
 def test_blocked_time_inside_a_call_is_not_counted_twice(paths: Paths) -> None:

@@ -21,12 +21,15 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from struct import iter_unpack
 from typing import Any
 
 import pytest
 
 from iotrace.agent.patching import MARKER, undo_all
-from iotrace.agent.pools import beside, event_loops, executors, pipes, queues, results, tasks
+from iotrace.agent.pools import beside, conditions, event_loops, executors, pipes, queues, results, tasks
+from iotrace.agent.recording import borders
+from iotrace.agent.recording.encode import packed_spans
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -38,7 +41,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
     monkeypatch.setattr(found, "start", lambda: None)
     monkeypatch.setattr(found, "flush_soon", lambda: None)
     queues.hook_queues(queue, found)
-    queues.hook_conditions(threading, found)
+    conditions.hook_conditions(threading, found)
     pipes.hook_connections(multiprocessing.connection, found)
     pipes.hook_queues(multiprocessing.queues, found)
     yield found
@@ -136,7 +139,7 @@ def test_what_the_loop_waits_for_the_interpreter_between_two_items_is_noted(
     monkeypatch.setattr(thread, "took", (0, 0))
     for before_ns, now_ns in ((0, 0), (5_000_000, 5_000_000), (5_000_000, 8_000_000), (8_010_000, 8_010_000)):
         waited[0] = now_ns
-        tasks.note_lock_wait(before_ns, 77, recorder)
+        borders.note_lock_wait(before_ns, 77, recorder)
     texts = {number: text for text, number in recorder._texts.items()}
     found = [(texts.get(row["file"], ""), row["waited_ns"]) for row in rows(recorder, names.LOCKED_ROW)]
     # 10 us are too short to be told.
@@ -584,3 +587,59 @@ def test_an_object_that_lies_there_twice_counts_twice(recorder: Recorder) -> Non
     for _ in range(3):
         ahead.get()
     assert [each["length"] for each in taken_of(recorder)] == [3, 2, 1]
+
+
+def test_a_queue_that_outlives_a_session_is_recorded_in_the_next_one(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    ahead: queue.Queue[int] = queue.Queue()
+    for number in range(2):
+        ahead.put(number)
+    ahead.get()
+    undo_all()
+    recorder.over = True
+    ahead.get()
+    later = Recorder(str(tmp_path))
+    later.start = later.start_loop = lambda: None  # type: ignore[method-assign]
+    queues.hook_queues(queue, later)
+    ahead.put(3)
+    assert ahead.get() == 3
+    assert len(taken_of(later)) == len(rows(later, names.BATCH_ROW)) == len(rows(later, names.MADE_ROW)) == 1
+    assert len([each for each in later.records if isinstance(each, dict) and each["type"] == "queue"]) == 1
+    assert len(rows(recorder, names.BATCH_ROW)) == 1
+
+
+def test_the_span_of_an_item_is_made_when_it_is_written(recorder: Recorder) -> None:
+    ahead: queue.Queue[int] = queue.Queue()
+
+    def make() -> None:
+        for number in range(2):
+            time.sleep(0.0005)
+            ahead.put(number)
+
+    in_thread(make)
+    in_thread(lambda: [ahead.get() for _ in range(2)])  # type: ignore[arg-type, return-value]
+    (made,) = [row for row in rows(recorder, names.MADE_ROW) if row["taken_ns"] >= 0]
+    packed = next(iter_unpack(names.SPAN_FORMAT, packed_spans(recorder.spans)))
+    span = dict(zip(names.SPAN_FIELDS, packed, strict=True))
+    assert span["tid"] == made["tid"]
+    assert span["start_ns"] <= made["taken_ns"]  # it had put the one before
+    assert span["start_ns"] + span["duration_ns"] == made["prepared_ns"]
+    assert 0 <= span["cpu_ns"] <= span["duration_ns"]
+
+
+def test_the_cpu_clock_is_read_behind_a_switch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage, read = [0] * 16, [0]
+
+    def thread_time_ns() -> int:
+        read[0] += 1
+        return 1_000_000 * read[0]
+
+    monkeypatch.setattr(tasks, "getrusage", lambda _: tuple(usage))
+    monkeypatch.setattr(tasks, "thread_time_ns", thread_time_ns)
+    monkeypatch.setattr(tasks.current.thread, "task_switches", -1)
+    first, second = tasks.begin_task(), tasks.begin_task()
+    assert read == [1]
+    assert second[2] - first[2] == second[1] - first[1]  # it has been on its CPU
+    usage[14] += 1
+    assert tasks.begin_task()[2] == 2_000_000

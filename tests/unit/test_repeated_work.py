@@ -205,6 +205,24 @@ def test_a_raster_of_rasterio_is_described_by_its_header() -> None:
 
 
 @pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        # What libav reads ahead, to seek, too, is not decoded: no figure says how much is.
+        (0.37, "decoding one of 2 files in d/ (it reads 37 % of that)"),
+        (0.95, "decoding the whole of one of 2 files in d/ again"),
+        (None, "decoding the whole of one of 2 files in d/ again"),
+    ],
+)
+def test_how_much_of_a_video_is_read_is_not_said_to_be_decoded(read: float | None, said: str) -> None:
+    work = {**_FILE, "kind": DECODING, "paths": ["d/a.mp4", "d/b.mp4", "d/c.mp4"], "files": 2}
+    known = {"repeated": [{**work, "read_fraction": read}], "causes_ms": {"decode": 58.0}}
+    found = next(iter(find_all("rank", facts_of(rule_of("IO407"), known))))
+    assert found.text.endswith(said)
+    assert found.remedy == "store frames as images; near keyframes gain less"
+    assert "(ffmpeg -i IN -g 8 OUT)" in (found.how or "")
+
+
+@pytest.mark.parametrize(
     ("changes", "calls", "path", "remedy"),
     [
         ({}, "soundfile.SoundFile.read", "d/a.wav", "read only what is used: sf.read(path, start=, stop=)"),

@@ -40,7 +40,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict.worst_rank import of_worst
 from iotrace.report.page.sections import ranks_table
-from iotrace.report.screen import trust_text
+from iotrace.report.screen import head_of, trust_text
 from iotrace.report.terminal import print_report
 from iotrace.report.views.ranks import ranks as views_of_ranks
 from iotrace.report.words import file_facts
@@ -473,13 +473,32 @@ def test_doubts_about_one_rank_stand_together() -> None:
 def test_a_gain_beyond_its_own_cause_says_where_the_rest_comes_from() -> None:
     def rows(cost_ms: float | None) -> list[str]:
         fix = Fix(id="a", text="re-chunk", gain_ms_per_step=54.7, speedup=1.69, cost_ms_per_step=cost_ms)
-        shown = screen(report(rank(), verdict=replace(VERDICT, fixes=[fix])))
-        return shown[shown.index(next(row for row in shown if row.startswith("Fix"))) + 1 :]
+        found = report(rank(), verdict=replace(VERDICT, fixes=[fix]))
+        shown = screen(found)
+        # The first screen has the range alone.
+        assert shown[[row.startswith("Fix") for row in shown].index(True) + 1].startswith("Trust")
+        return [line.note for line in head_of(found).lines if line.label == "Fix"]
 
-    told = "       (it saves 40.2 ms of its own, and 14.5 ms of other waits)"
-    assert rows(40.2)[0] == told
-    assert rows(50.0)[0].startswith("Trust")
-    assert rows(None)[0].startswith("Trust")
+    told = "40.2 ms a step of waits for it, and 14.5 ms of waits for others, end with it"
+    assert rows(40.2) == [told]
+    assert rows(50.0) == [""]
+    assert rows(None) == [""]
+
+
+def test_the_first_screen_has_other_fixes_that_gain_much_alone() -> None:
+    fixes = [
+        Fix(id="a", text="re-chunk"),
+        Fix(id="b", text="resize", is_minor=True),
+        Fix(id="c", text="log less", joins="and"),
+        Fix(id="d", text="decode once"),
+    ]
+    found = report(rank(), verdict=replace(VERDICT, fixes=fixes))
+    short, whole = (
+        [line.text for line in head_of(found, most=most).lines if line.label in ("Fix", "")]
+        for most in (3, None)
+    )
+    assert short[-3:] == ["re-chunk", "and log less", "or decode once"]
+    assert whole[-4:] == ["re-chunk", "or resize", "and log less", "or decode once"]
 
 
 @pytest.mark.parametrize(

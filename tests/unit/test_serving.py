@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from iotrace.session import serving
-from iotrace.session.serving import announced, key_of, prefixes, served_at, tunnel_to
+from iotrace.session.serving import announced, find_key, prefixes, served_at, tunnel_to
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_a_run_below_a_served_directory_has_an_address(tmp_path: Path, directory
 def test_of_several_directories_keys_begin_with_their_number(tmp_path: Path) -> None:
     roots = [tmp_path / "a", tmp_path / "b"]
     assert prefixes(roots) == ["1-a", "2-b"]
-    assert key_of(tmp_path / "b", roots[1], "2-b") == "2-b"
+    assert find_key(tmp_path / "b", roots[1], "2-b") == "2-b"
     with announced("http://127.0.0.1:1", roots):
         assert served_at(tmp_path / "b" / "run") == "http://127.0.0.1:1/run?of=2-b/run"
 

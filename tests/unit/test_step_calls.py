@@ -12,6 +12,7 @@ import pytest
 from iotrace.agent import patching, step_calls, step_functions
 from iotrace.agent.loop_feeds import Feeds, feeds_of
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.sampling import Sampler
 from iotrace.analysis.loop.turns import turns_of
 from iotrace.session.names import TURN_ROW
 from iotrace.sources.records import Identity, LoopStacks, StepCall
@@ -163,6 +164,42 @@ def test_where_gradients_are_taken_elsewhere_a_compiled_function_is_no_turn(
     evaluate = jax.jit(float)
     evaluate(1)
     assert kinds_of(recorder) == [("float", "awaits")]
+
+
+class Startup:
+    """Samples of a start: a library of the program had imported torch."""
+
+    over, interval_s = False, 1.0
+    sampler = Sampler()
+
+    def sample(self, *_: Any, **__: Any) -> None: ...
+
+    def record(self) -> dict[str, Any]:
+        return {"type": "startup_stacks"}
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_start_ends_where_a_loop_trains_without_torch(recorder: Any, *, trains: bool) -> None:
+    jax = of_jax(recorder)
+    recorder.startup = Startup()
+    update = jax.jit(lambda _: jax.vjp() if trains else None)
+    for value in (open(__file__).close() for _ in range(3)):
+        update(value)
+    ended = [each for each in recorder.records if type(each) is dict and each["type"] == "startup_stacks"]
+    assert (len(ended), recorder.startup is None) == ((1, True) if trains else (0, False))
+    if trains:
+        assert recorder.loop_stacks.trains_in(sys._getframe().f_code)
+
+
+def test_a_start_ends_where_gradients_are_taken_outside_of_compiled_functions(
+    recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_functions, "elsewhere", False)
+    jax = of_jax(recorder)
+    recorder.startup = Startup()
+    jax.vjp()
+    assert recorder.startup is None
+    assert recorder.loop_stacks is not None
 
 
 def test_a_compiled_function_stays_what_it_was(recorder: Any) -> None:

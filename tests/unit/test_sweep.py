@@ -28,7 +28,7 @@ from iotrace.sweeps.grid import (
 from iotrace.sweeps.model import Seen
 from iotrace.sweeps.plan import SweepPlan, keep, kept
 from iotrace.sweeps.results import SweepResult, SweepRun
-from iotrace.sweeps.rows import Spread, rate_interval, spread_of
+from iotrace.sweeps.rows import Spread, find_spread, rate_interval
 from iotrace.sweeps.schedule import NoStepsError, Sweep, open_sweep
 from tests.support import pagecache
 
@@ -340,8 +340,8 @@ def test_a_runs_interval_is_that_of_its_steps_and_several_have_that_of_their_spr
 
 
 def test_points_share_the_spread_of_their_runs() -> None:
-    assert spread_of([[100.0], [50.0]]) is None
-    found = spread_of([[99.0, 101.0], [49.5, 50.5], [10.0]])
+    assert find_spread([[100.0], [50.0]]) is None
+    found = find_spread([[99.0, 101.0], [49.5, 50.5], [10.0]])
     assert found == (pytest.approx(0.02**0.5 / 10), 2)
 
 

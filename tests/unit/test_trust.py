@@ -34,7 +34,7 @@ from iotrace.analysis.results import (
     System,
 )
 from iotrace.analysis.verdict.failed import trust_after
-from iotrace.analysis.verdict.reason import fixes_of
+from iotrace.analysis.verdict.gains import fixes_of
 from iotrace.analysis.verdict.trust import trust_of, trust_of_traces
 from iotrace.report.screen import trust_text
 from iotrace.session import names

@@ -27,9 +27,8 @@ from iotrace.sweeps.ending import end
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.results import SweepRun
 from iotrace.trying.copied import given, write_table
-from iotrace.trying.copies import Job, place_for, with_targets, write_copies
-from iotrace.trying.fixes import Choice, choose, find_fix, told_of
-from iotrace.trying.in_place import put_in_place
+from iotrace.trying.copies import Job, place_for, put_in_place, with_targets, write_copies
+from iotrace.trying.fixes import Choice, choose, find_fix, promised_gain
 from iotrace.trying.options import Options
 from iotrace.trying.program import Program, offline
 from iotrace.trying.proof import judge, judge_unqueued, looks
@@ -48,7 +47,7 @@ from iotrace.trying.results import (
     Told,
     Trial,
 )
-from iotrace.trying.summary import describe_gain, text_of
+from iotrace.trying.summary import describe, describe_gain
 from iotrace.trying.trial import Trying, in_place
 from tests.support.results import unknown
 
@@ -129,25 +128,25 @@ def test_what_lies_between_steps_is_measured_where_the_fix_saves_it() -> None:
 
 
 def test_what_was_told_is_a_bound_or_an_interval() -> None:
-    assert told_of([_WORKERS]) == Told(low=None, high=2.0)
+    assert promised_gain([_WORKERS]) == Told(low=None, high=2.0)
     predicted = replace(_WORKERS, at_most=False, gain_interval_ms=[20.0, 60.0], most_ms_per_step=60.0)
-    told = told_of([predicted])
+    told = promised_gain([predicted])
     assert told is not None
     assert (told.low, told.high) == (pytest.approx(1.25), pytest.approx(2.5))
     assert describe_gain(told) == "1.2 to 2.5x"
-    bound = told_of([replace(_WORKERS, most_ms_per_step=75.0)])
+    bound = promised_gain([replace(_WORKERS, most_ms_per_step=75.0)])
     assert bound == Told(low=2.0, high=pytest.approx(4.0), about=True)
     assert bound is not None
     assert describe_gain(bound) == "2.0x to 4.0x"
-    near = told_of([replace(_WORKERS, most_ms_per_step=70.0)])
+    near = promised_gain([replace(_WORKERS, most_ms_per_step=70.0)])
     assert near is not None
     assert describe_gain(near) == "about 2.0x, at most 3.3x"
-    unbounded = told_of([replace(predicted, most_ms_per_step=None)])
+    unbounded = promised_gain([replace(predicted, most_ms_per_step=None)])
     assert unbounded == Told(low=2.0, high=None, about=True)
     assert unbounded is not None
     assert describe_gain(unbounded) == "about 2.0x, perhaps more"
-    assert told_of([_WORKERS, _WORKERS]) is None
-    assert told_of([replace(_WORKERS, speedup=None)]) is None
+    assert promised_gain([_WORKERS, _WORKERS]) is None
+    assert promised_gain([replace(_WORKERS, speedup=None)]) is None
 
 
 # -- what pairs prove
@@ -234,23 +233,23 @@ def test_the_line_says_gain_and_what_was_told() -> None:
         Trial, kind=PROVEN, gain=judge(_runs([(100, 53), (98, 51), (99, 52)]), {"workers": "3"}).gain
     )
     told = replace(trial, told=Told(low=None, high=2.0))
-    assert text_of(told) == "PROVEN 1.9x faster (1.9 to 1.9), the report said: at most 2.0x"
+    assert describe(told) == "PROVEN 1.9x faster (1.9 to 1.9), the report said: at most 2.0x"
     whole = "PROVEN 1.9x faster (1.9 to 1.9), the whole command, the report said of a step: at most 2.0x"
-    assert text_of(replace(told, measured=RUN)) == whole
+    assert describe(replace(told, measured=RUN)) == whole
     none = replace(
         told, kind=NO_HELP, gain=judge(_runs([(100, 100), (98, 98), (99, 99)]), {"workers": "3"}).gain
     )
-    assert text_of(none) == "DOES NOT HELP 1.00 times as fast (1.00 to 1.00), the report said: at most 2.0x"
-    assert text_of(replace(none, kind=FAILED, why="it fails")) == "NOT TRIED it fails"
+    assert describe(none) == "DOES NOT HELP 1.00 times as fast (1.00 to 1.00), the report said: at most 2.0x"
+    assert describe(replace(none, kind=FAILED, why="it fails")) == "NOT TRIED it fails"
     alone = replace(told, gain_unqueued=Gain(median=3.5, low=3.3, high=3.8))
     beside = "3.5x (3.3 to 3.8) without queueing for CPUs"
     said = "the report said: at most 2.0x"
-    assert text_of(alone) == f"PROVEN faster: {beside}, 1.9x (1.9 to 1.9) as measured, {said}"
+    assert describe(alone) == f"PROVEN faster: {beside}, 1.9x (1.9 to 1.9) as measured, {said}"
     nothing = replace(told, gain_unqueued=Gain(median=1.11, low=0.85, high=1.3))
     beside_nothing = "1.9x (1.9 to 1.9) as measured, 1.11x (0.85 to 1.3) without queueing for CPUs"
-    assert text_of(nothing) == f"PROVEN faster: {beside_nothing}, {said}"
+    assert describe(nothing) == f"PROVEN faster: {beside_nothing}, {said}"
     unclear = replace(alone, kind=UNCLEAR)
-    assert text_of(unclear) == f"NOT PROVEN 1.9 times as fast (1.9 to 1.9), {beside}, {said}"
+    assert describe(unclear) == f"NOT PROVEN 1.9 times as fast (1.9 to 1.9), {beside}, {said}"
 
 
 def test_only_of_data_steps_without_queueing_are_looked_at() -> None:

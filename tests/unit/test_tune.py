@@ -24,14 +24,14 @@ from iotrace.report.sweep import print_tune, write_points
 from iotrace.sweeps import execute
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import Request
-from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, WORKERS, environment_of
+from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, WORKERS, make_environment
 from iotrace.sweeps.model import Predictor, Seen, with_settings
 from iotrace.sweeps.results import Origin, SweepRun
 from iotrace.sweeps.rows import paired_ratio
 from iotrace.sweeps.tune.candidates import Place, refused
 from iotrace.sweeps.tune.results import TuneResult
-from iotrace.sweeps.tune.search import Search, open_search, seconds_of
-from iotrace.sweeps.tune.summary import result_of
+from iotrace.sweeps.tune.search import Search, open_search, parse_seconds
+from iotrace.sweeps.tune.summary import sum_up
 from tests.support.results import unknown
 
 MS = 1e6
@@ -146,7 +146,7 @@ def searched(
 
 
 def tuned(machine: Machine, directory: Path, place: Place = ROOM) -> TuneResult:
-    return result_of(searched(machine, directory, place))
+    return sum_up(searched(machine, directory, place))
 
 
 def shown(result: TuneResult) -> str:
@@ -216,7 +216,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, Search]:
 
 
 def test_what_workers_cost_each_other_is_learnt(tmp_path: Path, crowded: tuple[Machine, Search]) -> None:
-    machine, result = crowded[0], result_of(crowded[1])
+    machine, result = crowded[0], sum_up(crowded[1])
     asked = list(machine.asked)
     grid = {
         workers: machine(_request(tmp_path, {WORKERS: str(workers)})).step_ms or 0.0
@@ -240,7 +240,7 @@ def test_what_the_model_chose_is_predicted_before_it_runs(crowded: tuple[Machine
     second = search.measured[1].params
     assert WORKERS in second
     assert f"workers={second[WORKERS]}" in search.predicted
-    best = result_of(search).best
+    best = sum_up(search).best
     assert best is not None
     assert best.params
     assert best.predicted_per_second is not None
@@ -333,7 +333,7 @@ def test_order_helps_where_one_batch_is_slow(tmp_path: Path) -> None:
 
 
 def test_what_has_no_effect_is_told_with_evidence(crowded: tuple[Machine, Search]) -> None:
-    result = result_of(crowded[1])
+    result = sum_up(crowded[1])
     knobs = {item.knob: item for item in result.no_effect}
     assert any(knob.startswith(("prefetch", "in_order")) for knob in knobs)
     for item in knobs.values():
@@ -349,7 +349,7 @@ def test_ctrl_c_keeps_what_is_there_and_resume_goes_on(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "t" / "sweep.json").read_text())
     assert len(kept["runs"]) == 3
     again = Machine()
-    result = result_of(searched(again, tmp_path / "t", resume=True))
+    result = sum_up(searched(again, tmp_path / "t", resume=True))
     assert len(again.asked) == 4  # the pairs alone
     assert result.complete
     assert result.best is not None
@@ -358,13 +358,13 @@ def test_ctrl_c_keeps_what_is_there_and_resume_goes_on(tmp_path: Path) -> None:
 
 def test_no_run_begins_that_the_budget_has_no_room_for(tmp_path: Path) -> None:
     machine = Machine()
-    result = result_of(searched(machine, tmp_path / "t", budget_s=35.0))
+    result = sum_up(searched(machine, tmp_path / "t", budget_s=35.0))
     assert len(machine.asked) == 3
     assert not result.complete  # no pair is proof of what was found
     assert "no pair was run as proof" in shown(result)
     assert "--resume" in shown(result)
     few = Machine()
-    result = result_of(searched(few, tmp_path / "u", budget_s=15.0))
+    result = sum_up(searched(few, tmp_path / "u", budget_s=15.0))
     assert len(few.asked) == 1
     assert result.stopped == "no room in the budget for one more run of about 10 s"
 
@@ -381,7 +381,7 @@ def test_a_pair_that_takes_longer_than_thought_is_ended(tmp_path: Path) -> None:
 
 def test_a_further_setting_is_tried_where_there_is_room_for_its_proof(tmp_path: Path) -> None:
     machine = Machine(make_ms=60.0, step_ms=10.0, slower=0.15)
-    result = result_of(searched(machine, tmp_path / "t", budget_s=55.0))
+    result = sum_up(searched(machine, tmp_path / "t", budget_s=55.0))
     kinds = [(kind, repeat) for kind, _, repeat in machine.asked]
     assert kinds == [("point", 0), ("ceiling", 0), ("point", 0), ("point", 1), ("point", 1)]
     assert result.stopped.startswith("no room in the budget for one more setting and a pair as proof")
@@ -389,7 +389,7 @@ def test_a_further_setting_is_tried_where_there_is_room_for_its_proof(tmp_path: 
 
 def test_a_search_cut_short_that_found_nothing_does_not_call_yours_the_best(tmp_path: Path) -> None:
     machine = Machine(make_ms=60.0, step_ms=10.0, slower=2.0)  # more workers are slower
-    result = result_of(searched(machine, tmp_path / "t", budget_s=35.0))
+    result = sum_up(searched(machine, tmp_path / "t", budget_s=35.0))
     assert not result.complete
     assert result.verdict.text.startswith("NO ADVICE nothing better was found")
 
@@ -592,9 +592,9 @@ def test_the_diff_of_a_call_of_several_lines(tmp_path: Path) -> None:
 
 
 def test_threads_are_set_by_the_environment() -> None:
-    assert environment_of(COMMAND, {"threads": "1"})["OMP_NUM_THREADS"] == "1"
-    assert environment_of(["python", "train.py", "{threads}"], {"threads": "1"}) == {}
-    assert environment_of(COMMAND, {WORKERS: "2"}) == {}
+    assert make_environment(COMMAND, {"threads": "1"})["OMP_NUM_THREADS"] == "1"
+    assert make_environment(["python", "train.py", "{threads}"], {"threads": "1"}) == {}
+    assert make_environment(COMMAND, {WORKERS: "2"}) == {}
 
 
 def test_screen_and_csv(tmp_path: Path) -> None:
@@ -611,13 +611,13 @@ def test_screen_and_csv(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1h", 3600.0), ("5", 5.0)])
 def test_a_budget_is_a_time(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
+    assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["soon", "0m", "-3m", "", "10 d"])
 def test_a_budget_that_is_none(text: str) -> None:
     with pytest.raises(UsageError, match="is no time"):
-        seconds_of(text)
+        parse_seconds(text)
 
 
 def test_wrong_commands(tmp_path: Path) -> None:

@@ -17,13 +17,12 @@ from iotrace.session import names
 from iotrace.session.listing import Headline, list_sessions
 from iotrace.sweeps.plan import keep
 from iotrace.ui import pages
-from iotrace.ui.choosing import Query, chosen
-from iotrace.ui.contents import content_of
 from iotrace.ui.index import Index
 from iotrace.ui.jobs import Jobs
+from iotrace.ui.lists import Query, chosen
 from iotrace.ui.places import SESSION, TRACE, Places
 from iotrace.ui.server import _listen
-from iotrace.ui.tasks import REPORT, Task
+from iotrace.ui.tasks import REPORT, Task, hash_content
 from tests.support.runs import PROJECT, in_process
 from tests.support.served import TOKEN, served, session, until_done
 from tests.unit.test_sweep import Machine, swept
@@ -295,12 +294,12 @@ def anyio_backend() -> str:
 
 
 def test_the_content_of_a_session_is_what_was_recorded(runs: Path) -> None:
-    before = content_of([runs / "slow"])
+    before = hash_content([runs / "slow"])
     (runs / "slow" / names.OUT / "more").write_text("made by a reader")
-    assert content_of([runs / "slow"]) == before
+    assert hash_content([runs / "slow"]) == before
     (runs / "slow" / "posix").mkdir(exist_ok=True)
     (runs / "slow" / "posix" / "1.io").write_text("recorded")
-    assert content_of([runs / "slow"]) != before
+    assert hash_content([runs / "slow"]) != before
 
 
 def test_the_next_free_port_is_taken() -> None:

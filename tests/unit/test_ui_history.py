@@ -19,12 +19,11 @@ from iotrace.analysis.rules.facts.check import CheckFacts
 from iotrace.analysis.rules.model import UNKNOWN
 from iotrace.session.listing import Headline
 from iotrace.sweeps.plan import keep
-from iotrace.ui.choosing import histories
-from iotrace.ui.contents import content_of
 from iotrace.ui.index import Index
+from iotrace.ui.lists import histories
 from iotrace.ui.places import BASELINE, Places
-from iotrace.ui.tasks import encoded
-from iotrace.ui.trend import lines_of
+from iotrace.ui.tasks import encoded, hash_content
+from iotrace.ui.trend import draw_lines
 from tests.support.served import served, session, until_done
 from tests.unit.test_compare import report
 from tests.unit.test_sweep import Machine, swept
@@ -93,7 +92,7 @@ def runs(tmp_path: Path) -> Path:
         plain = report(number, decode=slow)
         plain["session"]["path"] = str(path)
         kept = {"report": plain, "verdict": "INPUT-BOUND", "headline": msgspec.to_builtins(head)}
-        (own / "reports" / f"{content_of([path]).hex()}.json").write_bytes(encoded(kept))
+        (own / "reports" / f"{hash_content([path]).hex()}.json").write_bytes(encoded(kept))
     return root
 
 
@@ -226,8 +225,8 @@ def test_runs_that_differ_by_a_port_or_a_seed_are_one_history(tmp_path: Path) ->
 
 def test_lines_need_two_runs_with_figures(runs: Path) -> None:
     found = histories(Index([runs]).entries())["python train.py"]
-    assert lines_of(found[:1], {}, 100, 20) is None
-    lines = lines_of(found, {found[2].place.path: "worse"}, 100, 24)
+    assert draw_lines(found[:1], {}, 100, 20) is None
+    lines = draw_lines(found, {found[2].place.path: "worse"}, 100, 24)
     assert lines is not None
     assert (len(lines.worse), lines.places["run-0"]) == (1, (8.0, 8.0))
     assert lines.text == "4 runs: from 20 to 10 steps/s, waits from 40 % to 40 %, 1 got worse"

@@ -17,11 +17,11 @@ from iotrace.analysis.results import FileGroup
 from iotrace.analysis.results.top import TopProcess, TopVerdict
 from iotrace.report.blocks import Field, Table
 from iotrace.session.hangs import BlockedProcess, Hang, Status
-from iotrace.ui.app import WORDS
-from iotrace.ui.choosing import Query, chosen
 from iotrace.ui.index import Index
+from iotrace.ui.lists import Query, chosen
 from iotrace.ui.live import Feeds, Look, _stacks, holds_up
 from iotrace.ui.running import Running, _pulse_shown, _strip
+from iotrace.ui.server import WORDS
 from iotrace.ui.worker import _meanings
 from tests.support.results import unknown
 from tests.support.served import served, session
@@ -159,7 +159,7 @@ def anyio_backend() -> str:
 def test_the_list_says_what_a_run_hangs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session(tmp_path / "live", exit_code=None)
     told = Status(state="hung", hangs=[], text=["HUNG: no batch for 90 s", "  rank 1 waits", "  rank 0 too"])
-    monkeypatch.setattr("iotrace.ui.index.status_of", lambda _: told)
+    monkeypatch.setattr("iotrace.ui.index.read_status", lambda _: told)
     (entry,) = chosen(Index([tmp_path]).entries(), Query(state="hung"))
     assert (entry.verdict, entry.headline.why) == ("HUNG: no batch for 90 s", "rank 1 waits")
     assert entry.is_live

@@ -24,6 +24,7 @@ from iotrace.analysis.results import (
     Fix,
     GainRow,
     HostUse,
+    HotLine,
     IdlePart,
     IdleTime,
     Imbalance,
@@ -46,7 +47,7 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.rules.facts.job import JobFacts, LateRank, job_facts
-from iotrace.analysis.verdict.reason import fixes_of, with_other_ranks
+from iotrace.analysis.verdict.gains import fixes_of, with_other_ranks
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
 from iotrace.report.words import gain_text
@@ -373,6 +374,27 @@ def test_the_function_is_named_whose_time_it_is() -> None:
     unseen = judged(replace(rank(causes_ms={"unknown": 50.0}), loaders=[source]))
     assert unseen.why == "unknown what the source did in 100 % of the wait; iotrace.region in it shows that"
     assert unseen.fixes == []
+
+
+@pytest.mark.parametrize(
+    ("passes", "decode_ms", "said"),
+    [
+        (0.98, 20.0, "90 % of the wait, reading and decoding included, most of it at train.py:44"),
+        (0.6, 20.0, "50 % of the wait, most of it at train.py:44"),  # another line decodes
+        (None, 20.0, "50 % of the wait, most of it at train.py:44"),  # of an older session
+        (0.98, 5.0, "50 % of the wait, most of it at train.py:44"),
+    ],
+)
+def test_a_line_in_which_all_of_a_sample_passes_has_what_is_decoded_there(
+    passes: float | None, decode_ms: float, said: str
+) -> None:
+    hot = HotLine(line="train.py:44", fraction=0.97, samples=100, passes_fraction=passes)
+    loader = unknown(
+        LoaderResult, primary=True, wrapped=False, item="Clips.__getitem__ (train.py:41)", item_hot=hot
+    )
+    causes = {"transform": 25.0, "decode": decode_ms, "transport": 25.0 - decode_ms}
+    found = judged(replace(rank(causes_ms=causes), loaders=[loader]))
+    assert found.why == f"Clips.__getitem__ (train.py:41) takes {said}"
 
 
 def test_items_that_nobody_is_seen_to_make_need_no_region() -> None:

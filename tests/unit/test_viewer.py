@@ -18,7 +18,7 @@ import pytest
 from iotrace.cli.open import _size_note
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import far_apart
-from iotrace.session.listing import title_of
+from iotrace.session.listing import session_title
 from iotrace.viewer.server import Viewer, perfetto_ui
 from iotrace.viewer.view import View, of_failures, of_ranks, of_rows, view_of_file
 
@@ -162,7 +162,7 @@ def test_without_devices_the_processes_of_a_merge_are_open(tmp_path: Path) -> No
     ],
 )
 def test_a_run_of_a_sweep_is_called_by_its_point(path: str, title: str) -> None:
-    assert title_of(Path(path)) == title
+    assert session_title(Path(path)) == title
 
 
 def test_what_the_report_says_stands_below_the_tracks_as_it_is() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.waits import CAUSES, Explained
-from iotrace.timeline.build import _file_of
+from iotrace.timeline.build import _find_file
 from iotrace.timeline.model import file_label
 
 
@@ -26,6 +26,6 @@ from iotrace.timeline.model import file_label
 def test_files_of_a_like_share_are_told_by_their_directory(decode_ns: dict[str, float], label: str) -> None:
     delivery = Delivery(0, 0, 0, 0, 0, 0, 100)
     costs = {path: [0.0, spent, 0.0] for path, spent in decode_ns.items()}
-    found = _file_of(Explained(delivery, dict.fromkeys(CAUSES, 0) | {"decode": 100}, costs))
+    found = _find_file(Explained(delivery, dict.fromkeys(CAUSES, 0) | {"decode": 100}, costs))
     assert found is not None
     assert file_label(found) == label

@@ -90,7 +90,7 @@ print(json.dumps({"bare batch": median[0], "batch": median[1]}))
 
 # One at a time, as of items that take long to make: each `put` begins 0.1 ms and more behind the last one.
 _ITEMS = """
-import json, queue, sys, threading, time
+import ctypes, json, queue, sys, threading, time
 from iotrace.agent import bootstrap, patching
 recorder = bootstrap._recorder
 items = [object() for _ in range(50)]

@@ -327,9 +327,8 @@ def _hook_loaders(module: Any, recorder: Recorder, settings: dict[str, str]) -> 
 
 def _hook_queues(module: Any, recorder: Recorder) -> None:
     """Patch queues, and what else threads wait at, which they need."""
-    queues = imports.load("pools.queues")
-    queues.hook_queues(module, recorder)
-    queues.hook_conditions(sys.modules["threading"], recorder)
+    imports.load("pools.queues").hook_queues(module, recorder)
+    imports.load("pools.conditions").hook_conditions(sys.modules["threading"], recorder)
 
 
 def _close_with_processes(module: Any, recorder: Recorder) -> None:

@@ -22,6 +22,8 @@ from iotrace.session.guard import ours
 from iotrace.session.names import BLOCKED_ROW, CALLS
 
 _GET = CALLS.index("get")
+# So much more costs a notification, and a wait that is recorded, between other calls.
+_PASSED_NS, _WAIT_NS = 500, 3000
 watched: set[int] = set()  # threads, by `get_ident`
 _wakers: dict[int, int] = {}  # by a condition's id: the thread that notified it, 0 so far
 _in_queue: dict[int, int] = {}  # by a thread that is inside of a call of a queue: the thread that woke it
@@ -37,7 +39,10 @@ def install(recorder: Recorder) -> None:
     watched.add(threading.main_thread().ident or 0)
 
     def record(start_ns: int, by: int, queue: int = -1, call: int = 0) -> None:
+        waits()
         recorder.records.append((BLOCKED_ROW, thread_id(), start_ns, monotonic_ns(), by or -1, queue, call))
+
+    waits = recorder.own_times.passed(_WAIT_NS)
 
     def make_wait(original: Any) -> Any:
         def wait(self: Any, timeout: float | None = None) -> Any:
@@ -63,7 +68,10 @@ def install(recorder: Recorder) -> None:
         return wait
 
     def make_notify(original: Any) -> Any:
+        passes = recorder.own_times.passed(_PASSED_NS)
+
         def notify(self: Any, n: int = 1) -> None:
+            passes()
             if _wakers and id(self) in _wakers:
                 _wakers[id(self)] = thread_id()
                 watched.add(get_ident())

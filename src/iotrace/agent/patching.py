@@ -285,29 +285,30 @@ class WeakTable:
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Callable[[], Any], Any]] = {}
+        # By the id of an object: what refers to it, and what is known. Who is called often looks itself.
+        self.held: dict[int, tuple[Callable[[], Any], Any]] = {}
 
     def get(self, thing: Any) -> Any:
         """Return what is known of `thing`; None without."""
-        held = self._held.get(id(thing))
+        held = self.held.get(id(thing))
         return held[1] if held is not None and held[0]() is thing else None
 
     def put(self, thing: Any, known: Any) -> bool:
         """Know this of `thing`; return False where it allows no weak reference."""
         key = id(thing)
         try:
-            self._held[key] = ref(thing, partial(self._held.pop, key)), known
+            self.held[key] = ref(thing, partial(self.held.pop, key)), known
         except ours(TypeError):
             return False
         return True
 
     def drop(self, thing: Any) -> None:
         """Know nothing of `thing` any more."""
-        self._held.pop(id(thing), None)
+        self.held.pop(id(thing), None)
 
     def alive(self) -> list[Any]:
         """Return the objects."""
-        found = [refer() for refer, _ in list(self._held.values())]
+        found = [refer() for refer, _ in list(self.held.values())]
         return [thing for thing in found if thing is not None]
 
 

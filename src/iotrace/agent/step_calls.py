@@ -158,6 +158,8 @@ class Calls:
         if not site.described:
             site.described = True
             self.recorder.records.append({**site.about, "kind": kind})
+            if kind == TRAINS and self.recorder.startup is not None:  # a library had imported torch
+                training.end_startup(self.recorder, with_torch=False)
         self.recorder.records.append((TURN_ROW, site.number, thread.tid, start_ns, end_ns))
         site.counted += 1
         if not site.counted % queues.LOOK_EVERY:

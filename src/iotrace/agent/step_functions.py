@@ -10,9 +10,11 @@ import sys
 from types import MethodType
 from typing import Any
 
+from iotrace.agent import training
 from iotrace.agent.patching import StandIn, WeakTable, hide_frame, observe, patch
 from iotrace.agent.pools import queues
 from iotrace.agent.pools.callers import PROGRAMS, whose_file
+from iotrace.agent.recording.pauses import watch_jax
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.step_calls import AWAITS, COMPUTES, TRAINS, WHAT, Begun, Calls, calls_of
@@ -29,6 +31,7 @@ elsewhere = False  # some of them outside of the functions that the program's lo
 def hook_jax(module: Any, recorder: Recorder) -> None:
     """Patch what compiles functions, takes gradients and waits for arrays."""
     calls = calls_of(recorder)
+    watch_jax(recorder)
     for name in ("jit", "pmap"):
         patch(module, name, lambda original: _compiling(original, calls), "step")
     for owner in (module, sys.modules.get("jax._src.api")):
@@ -78,10 +81,13 @@ def hook_tf_tensors(module: Any, recorder: Recorder) -> None:
 def _noting_gradients(calls: Calls) -> Any:
     def before(*_: Any) -> None:
         global gradients, elsewhere
-        if calls.open and queues.is_main(current.thread.tid):
+        is_main = queues.is_main(current.thread.tid)
+        if calls.open and is_main:
             gradients += 1
-        else:
-            elsewhere = True
+            return
+        elsewhere = True
+        if is_main and calls.recorder.startup is not None:  # a library had imported torch
+            training.end_startup(calls.recorder, with_torch=False)
 
     return before
 

@@ -178,7 +178,7 @@ def _record_round(recorder: Recorder, what: int, number: int) -> None:
     """Record that this thread has trained; `number` tells optimizers apart."""
     threads.add(get_ident())
     if recorder.startup is not None or not recorder.begun:
-        _end_startup(recorder)
+        end_startup(recorder)
         switches = debug_switches()
         if switches is not None:
             recorder.records.append(switches)
@@ -199,8 +199,11 @@ def _begin_startup(recorder: Recorder) -> None:
         recorder.start()
 
 
-def _end_startup(recorder: Recorder) -> None:
-    """Record what was sampled."""
+def end_startup(recorder: Recorder, *, with_torch: bool = True) -> None:
+    """Record what was sampled; the loop is sampled from now on.
+
+    One that trains without torch is sampled already, from where it trains, if its call is known.
+    """
     startup, recorder.startup = recorder.startup, None
     if startup is not None:
         try:
@@ -208,7 +211,8 @@ def _end_startup(recorder: Recorder) -> None:
         except ours(Exception) as error:
             recorder.absorb(error, "recording stacks of the start")
         try:
-            recorder.loop_stacks = LoopStacks(recorder)
+            if with_torch or recorder.loop_stacks is None:
+                recorder.loop_stacks = LoopStacks(recorder)
         except ours(Exception) as error:
             recorder.absorb(error, "sampling the loop")
 

@@ -60,6 +60,7 @@ from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.cpus import with_cpu
+from iotrace.analysis.wait.data_builders import with_builders
 from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.feeding import feeding_of
 from iotrace.analysis.wait.loader_lines import with_hot_lines
@@ -69,6 +70,7 @@ from iotrace.analysis.wait.loop_io import loop_reads
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.repeated_work import repeated_work
 from iotrace.analysis.wait.sample_calls import sample_calls
+from iotrace.analysis.wait.sampler_time import samplers_of
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.stages import stages_of
 from iotrace.analysis.wait.taking import judged, with_taking
@@ -254,7 +256,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     )
     divided = code_of_loop(analysis, code, [(each.starts, each.ends) for each in events], account)
     recurring = summed(analysis, events, account, code)
-    pipeline = _pipeline(analysis)
+    pipeline, (samplers, choosing) = _pipeline(analysis), samplers_of(analysis)
     found = RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,
@@ -269,17 +271,21 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         blocks=step_blocks(analysis, phases.by_step_ns),
         data_wait=wait,
         loop_reads=loop_reads(analysis),
-        loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events, divided.recurring),
+        loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events, divided.recurring, choosing),
         loop_events=recurring,
         feeding=feeding_of(analysis, code, events),
-        loop_code=with_events(divided.code, recurring),
+        loop_code=with_builders(analysis, code, with_events(divided.code, recurring)),
         stages=stages_of(analysis) if len(pipeline) <= 1 else [],  # else most items are parts of a sample
         pipeline=pipeline,
         phases_ms=phases.means_ms,
         phases_source=phases.source,
         phases_unknown_why=phases.unknown_why,
         loaders=[
-            with_hot_lines(analysis, loader, loader_result(analysis, loader)) for loader in analysis.loaders
+            replace(
+                with_hot_lines(analysis, loader, loader_result(analysis, loader)),
+                sampler=samplers.get(loader.number),
+            )
+            for loader in analysis.loaders
         ],
         regions=regions_of(rank, len(kept), analysis.measured_waits),
         sample_calls=sample_calls(analysis.session, rank),

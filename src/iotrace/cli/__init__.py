@@ -58,7 +58,7 @@ _INTERRUPTED = 130
 
 
 class _Commands(click.Group):
-    """Each command is the function of the module that has its name, or nearly, or of one that has several."""
+    """Each command is a function, in a module of its name or in one that holds several commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -67,8 +67,8 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module = import_module(f"iotrace.cli.{_TOGETHER.get(cmd_name, cmd_name)}")
-        found: click.Command = getattr(module, _OTHERWISE.get(cmd_name, cmd_name))
-        return found
+        command: click.Command = getattr(module, _OTHERWISE.get(cmd_name, cmd_name))
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -84,10 +84,10 @@ class _Commands(click.Group):
 def _completion(context: click.Context, option: click.Parameter, shell: str | None) -> None:
     if shell is None or context.resilient_parsing:
         return
-    from iotrace.cli.usage import install, script_of
+    from iotrace.cli.usage import completion_script, install
 
     shown = option.name == "show_completion"
-    click.echo((script_of if shown else install)(context.command, _COMPLETION_VARIABLE, shell))
+    click.echo((completion_script if shown else install)(context.command, _COMPLETION_VARIABLE, shell))
     context.exit()
 
 

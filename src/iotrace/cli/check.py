@@ -117,19 +117,19 @@ def check(
     paths = [path for given in baselines for path in kept_at(given, sessions)]
     result = judge(reports, [basis_of(report_at(path), path) for path in paths], limits, worse_by, anyway)
     failed = not result.ok or (strict and bool(result.untold))
-    found = _suggested(sessions[0]) if suggests or sarif is not None else None
-    if found is None or not suggests or form != "json":
+    suggested = _suggested(sessions[0]) if suggests or sarif is not None else None
+    if suggested is None or not suggests or form != "json":
         titled = partial(check_document, label="iotrace check" if form == "md" else "")
         print_document(result, form, titled)
-    if found is not None and suggests:
-        _print_suggested(result, found, form)
-    if found is not None and sarif is not None:
+    if suggested is not None and suggests:
+        _print_suggested(result, suggested, form)
+    if suggested is not None and sarif is not None:
         from iotrace.report.suggestion import sarif as sarif_of
 
         with replacing(sarif, "choose another --sarif FILE") as file:
-            file.write_bytes(encode_json(sarif_of(found)))
+            file.write_bytes(encode_json(sarif_of(suggested)))
         echo(f"iotrace: wrote {sarif}", err=True)
-    if save_baseline is not None:  # behind the result, which is worth more where it cannot be kept
+    if save_baseline is not None:  # after the result, which is worth more where it cannot be kept
         wrote = [] if failed else save(reports, save_baseline)
         echo(*(f"iotrace: wrote {path}" for path in wrote), err=True)
         if failed:
@@ -138,7 +138,7 @@ def check(
 
 
 def _suggested(session: Path) -> Suggestions | None:
-    """Return the fixes of a session; None of a report that was kept, which says nothing of the source."""
+    """Return the fixes of a session; None for a report that was kept, which says nothing of the source."""
     from iotrace.patching.suggest import suggestions
 
     if session.is_file():
@@ -147,15 +147,15 @@ def _suggested(session: Path) -> Suggestions | None:
     return suggestions(session)
 
 
-def _print_suggested(result: Check, found: Suggestions, form: str) -> None:
-    """Print suggested fixes behind the result, and add all to the summary of a job on GitHub."""
+def _print_suggested(result: Check, suggested: Suggestions, form: str) -> None:
+    """Print suggested fixes after the result, and add all to the summary of a job on GitHub."""
     from iotrace.report.comparison import check_document
     from iotrace.report.markdown import document_markdown
     from iotrace.report.suggestion import lines_of_suggestion, markdown_of_suggestion
 
-    path = found.report.session.path
+    path = suggested.report.session.path
     # The first one is worth trying first; where the source does not change for it, another may have a patch.
-    shown = found.found[:1] + [each for each in found.found[1:] if each is found.first]
+    shown = suggested.found[:1] + [each for each in suggested.found[1:] if each is suggested.first]
     said = [markdown_of_suggestion(each, path) for each in shown]
     if form == "json":
         print_json({**msgspec.to_builtins(result), "suggestions": shown})

@@ -71,7 +71,7 @@ def compare(
     if html is not None and not refused:
         from iotrace.report.page.results import comparison_page
 
-        save_page(comparison_page(result, _steps_of((before, after), result.rank)), html)
+        save_page(comparison_page(result, _read_steps((before, after), result.rank)), html)
     if form == "json" or not refused:
         print_document(result, form, comparison_document)
     if refused:
@@ -84,7 +84,7 @@ def compare(
 
 
 def are_traces(paths: Sequence[Path]) -> bool:
-    """Tell whether all `paths` are files of which none is a report that was kept."""
+    """Tell whether all `paths` are files, and none is a report that was kept."""
     for path in paths:
         if not path.is_file():
             return False
@@ -100,17 +100,17 @@ def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv
     from iotrace.report.comparison import changes_of, trace_document
 
     reports = (report_of_traces((path,), of_steps=True) for path in (before, after))
-    found = compare_traces(*reports)
+    comparison = compare_traces(*reports)
     if html is not None:
         from iotrace.report.page.results import trace_comparison_page
 
-        save_page(trace_comparison_page(found), html)
+        save_page(trace_comparison_page(comparison), html)
     if csv is not None:
-        save_tables(changes_of(found), csv)
-    print_document(found, form, trace_document)
+        save_tables(changes_of(comparison), csv)
+    print_document(comparison, form, trace_document)
 
 
-def _steps_of(paths: tuple[Path, Path], rank: int) -> list[SideSteps | None]:
+def _read_steps(paths: tuple[Path, Path], rank: int) -> list[SideSteps | None]:
     """Return the steps of both sessions, for a page; a report that was kept has none."""
     from iotrace.analysis.page.sides import side_steps
     from iotrace.analysis.rank import SessionAnalysis

@@ -34,13 +34,13 @@ def ls(directory: Path, delete: tuple[str, ...], as_json: bool) -> int:
     os.listdir(directory)  # a pattern finds nothing where it may not look
     if delete:
         delete_sessions(directory, delete)
-    found = list_sessions(directory)
+    listing = list_sessions(directory)
     if as_json:
-        print_json(found)
-    elif found.sessions:
+        print_json(listing)
+    elif listing.sessions:
         from iotrace.report.listing import print_sessions
 
-        print_sessions(found)
+        print_sessions(listing)
     else:
         echo(f"iotrace: there is no session in {directory.absolute()}", err=True)
         echo("  make one with: iotrace run -- CMD", err=True)

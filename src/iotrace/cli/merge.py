@@ -207,9 +207,9 @@ def _range(text: str, number: Any, option: str, example: str) -> tuple[Any, Any]
         return None
     first, colon, last = text.partition(":")
     try:
-        found = number(first or 0), number(last) if last else number(2**40)
+        bounds = number(first or 0), number(last) if last else number(2**40)
     except ValueError:
-        found = (1, 0)
-    if not colon or not 0 <= found[0] < found[1] <= 2**40:
+        bounds = (1, 0)
+    if not colon or not 0 <= bounds[0] < bounds[1] <= 2**40:
         raise UsageError(f"{option} takes two numbers, the first below the second, such as {example}", _HELP)
-    return found
+    return bounds

@@ -21,7 +21,7 @@ from iotrace.errors import SessionError, TraceError, UsageError
 from iotrace.report.printing import echo
 from iotrace.report.progress import watched
 from iotrace.session import names
-from iotrace.session.listing import newest_session, session_of_timeline, title_of
+from iotrace.session.listing import newest_session, session_of_timeline, session_title
 from iotrace.units import size
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def open_(
     if source is None:
         source = newest_session(Path())
         echo(f"iotrace: the newest session here is {source}", err=True)
-    session = _session_of(source)
+    session = _find_session(source)
     if session is None and (batch is not None or around is not None):
         raise UsageError("--batch and --around need a session: a file alone holds no causes", _HELP)
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="iotrace-open-") as directory:
@@ -99,7 +99,7 @@ def open_(
             if not view.query:
                 view = replace(view, query=of_rows(_verdict(analysis)))
             trace = _timeline(analysis, Path(directory)) if source.is_dir() else source
-            title = title_of(session)
+            title = session_title(session)
         with Viewer(trace, title, view, ui, port) as viewer, _until_interrupted():
             _tell(viewer.address, viewer.server_address[1], f"{title}: {view.what}")
             note = _size_note(trace.stat().st_size, session, around or "")
@@ -109,7 +109,7 @@ def open_(
     return 0
 
 
-def _session_of(source: Path) -> Path | None:
+def _find_session(source: Path) -> Path | None:
     """The session that is meant; None for a file that is no session's timeline."""
     if (source / names.MANIFEST).is_file():
         return source
@@ -126,7 +126,7 @@ def _session_of(source: Path) -> Path | None:
 
 
 def _bare(source: Path, at: float | None, directory: Path) -> tuple[Path, View]:
-    """The timeline of a file that is no session's, with what is derived of devices where it shows some."""
+    """The timeline of a file without a session, with tracks derived for its devices, if any."""
     import_numpy()
     from iotrace.analysis.device.activity import Activity
     from iotrace.sources.kineto.reader import read_kineto
@@ -174,10 +174,10 @@ def _analysis(session: Path) -> SessionAnalysis:
     from iotrace.sources.session import open_session
 
     with watched() as progress:
-        found = SessionAnalysis(open_session(session, progress))
-    if not found.ranks:
+        analysis = SessionAnalysis(open_session(session, progress))
+    if not analysis.ranks:
         raise SessionError(f"{session} holds no process: it has no timeline", f"iotrace report {session}")
-    return found
+    return analysis
 
 
 def _verdict(analysis: SessionAnalysis) -> list[tuple[str, str]]:
@@ -188,11 +188,11 @@ def _verdict(analysis: SessionAnalysis) -> list[tuple[str, str]]:
 
     with watched() as progress:
         progress("finding why it waits")
-        found = head_of(analyse(analysis), "iotrace report -v has loader, system and I/O")
+        head = head_of(analyse(analysis), "iotrace report -v has loader, system and I/O")
     rows = [
-        (row.label, f"{row.text} ({row.side})" if row.side else row.text) for row in map(beside, found.lines)
+        (row.label, f"{row.text} ({row.side})" if row.side else row.text) for row in map(beside, head.lines)
     ]
-    return [(found.label, found.text), *rows, ("Trust", f"{found.level}: {found.trust}")]
+    return [(head.label, head.text), *rows, ("Trust", f"{head.level}: {head.trust}")]
 
 
 def _timeline(analysis: SessionAnalysis, directory: Path) -> Path:

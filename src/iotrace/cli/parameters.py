@@ -74,8 +74,8 @@ def _copies(context: click.Context) -> Copies:
     if key not in context.meta:
         from iotrace.stores import Copies
 
-        found = context.meta[key] = Copies()
-        context.call_on_close(lambda: found.close(lambda text: echo(text, err=True)))
+        kept = context.meta[key] = Copies()
+        context.call_on_close(lambda: kept.close(lambda text: echo(text, err=True)))
     copies: Copies = context.meta[key]
     return copies
 
@@ -101,12 +101,12 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         unit = text[len(number) :]
         unit = unit if unit in _UNITS else f"{unit[:1]}IB"  # K, KB: everything here is binary
         try:
-            found = int(float(number) * 2 ** _UNITS[unit])
+            size = int(float(number) * 2 ** _UNITS[unit])
         except (ValueError, KeyError, OverflowError):
-            found = 0
-        if found < _SMALLEST_SIZE:
+            size = 0
+        if size < _SMALLEST_SIZE:
             self.fail(f"--max-size takes a size of at least 1MiB, or off; not {value!r}", param, ctx)
-        return found
+        return size
 
 
 class Tracker(click.ParamType):  # type: ignore[type-arg]
@@ -306,7 +306,7 @@ def ranks_option(text: str) -> frozenset[int] | None:
     """
     if not text:
         return None
-    found: set[int] = set()
+    ranks: set[int] = set()
     for piece in text.split(","):
         first, dash, last = piece.partition("-")
         wanted = range(0)
@@ -317,5 +317,5 @@ def ranks_option(text: str) -> frozenset[int] | None:
                 f"--ranks takes numbers and ranges such as 0,2-3, not {text}",
                 "give them as in: --ranks 0,2-3",
             )
-        found.update(wanted)
-    return frozenset(found)
+        ranks.update(wanted)
+    return frozenset(ranks)

@@ -52,29 +52,29 @@ def patch(session: Path | None, wanted: str, output: Path | None, applies: bool,
     if chosen is None:
         text = known.report.verdict.text
         raise IotraceError(f"the report names no fix: {text}", f"iotrace report {session}")
-    fix, found = chosen.fix, chosen.patch
+    fix, made = chosen.fix, chosen.patch
     if as_json:
-        print_json(found)
-    if found.diff is None:
+        print_json(made)
+    if made.diff is None:
         if as_json:
             return 1
-        none = "needs no patch" if found.command is not None else "has no patch"
-        if not wanted and len(fixes) > 1 and found.command is None:
+        none = "needs no patch" if made.command is not None else "has no patch"
+        if not wanted and len(fixes) > 1 and made.command is None:
             lines = zip(numbered(fixes).splitlines(), known.found, strict=True)
             why = "\n".join(f"{line}: {each.patch.why_not}" for line, each in lines)
             raise IotraceError("no fix of the report has a patch", why)
-        raise IotraceError(f"this fix {none}: {fix.text}", found.why_not or "")
+        raise IotraceError(f"this fix {none}: {fix.text}", made.why_not or "")
     if applies:
-        apply(found)
-        echo(f"iotrace: changed {', '.join(dict.fromkeys(file for file, _ in found.lines))}", err=True)
+        apply(made)
+        echo(f"iotrace: changed {', '.join(dict.fromkeys(file for file, _ in made.lines))}", err=True)
     if output is not None:
         with replacing(output, "choose another -o FILE") as file:
-            file.write_bytes(found.diff.encode())
-        echo(f"iotrace: wrote {output}; in {found.root}: git apply {output}", err=True)
+            file.write_bytes(made.diff.encode())
+        echo(f"iotrace: wrote {output}; in {made.root}: git apply {output}", err=True)
     elif not applies and not as_json:
-        _print(found.diff)
-    if found.command is not None:
-        echo(f"iotrace: the rest is in the command: {found.command}", err=True)
+        _print(made.diff)
+    if made.command is not None:
+        echo(f"iotrace: the rest is in the command: {made.command}", err=True)
     echo(f"iotrace: its gain is not measured: iotrace try {session} --fix {chosen.number}", err=True)
     return 0
 

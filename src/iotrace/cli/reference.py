@@ -37,12 +37,12 @@ def schema(subject: str) -> int:
     import msgspec
 
     module, name = _PRINTED[subject]
-    found = msgspec.json.schema(getattr(import_module(f"iotrace.{module}"), name))
-    for struct in found["$defs"].values():  # whatever its default, --json prints every field
+    document = msgspec.json.schema(getattr(import_module(f"iotrace.{module}"), name))
+    for struct in document["$defs"].values():  # whatever its default, --json prints every field
         struct["required"] = list(struct["properties"])
         for field in struct["properties"].values():
             field.pop("default", None)
-    print_json(found)
+    print_json(document)
     return 0
 
 
@@ -60,15 +60,15 @@ def rules(words: tuple[str, ...], as_json: bool) -> int:
     """
     from iotrace.analysis.rules.catalogue import listed
 
-    found = listed(words)
-    if words and not found.rules:
+    listing = listed(words)
+    if words and not listing.rules:
         raise UsageError(f"no rule has the words {' '.join(words)}", "all rules: iotrace rules")
     if as_json:
-        print_json(found)
+        print_json(listing)
     else:
         from iotrace.report.listing import print_rules
 
-        print_rules(found)
+        print_rules(listing)
     return 0
 
 
@@ -92,8 +92,8 @@ def explain(rule: str) -> int:
     """
     from iotrace.analysis.rules.catalogue import explained, named, near
 
-    found = named(rule)
-    if found is None:
+    known_rule = named(rule)
+    if known_rule is None:
         from iotrace.cli.usage import either
 
         meant = [f"{code} {each.name}" for code in near(rule) if (each := named(code)) is not None]
@@ -101,5 +101,5 @@ def explain(rule: str) -> int:
         raise UsageError(f"there is no rule {rule}{asked}", "all rules: iotrace rules")
     from iotrace.report.listing import print_rule
 
-    print_rule(explained(found))
+    print_rule(explained(known_rule))
     return 0

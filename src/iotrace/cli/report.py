@@ -143,7 +143,7 @@ def report(
 
 
 def _are_traces(sources: tuple[Path, ...], compat: str | None) -> bool:
-    """Tell traces from a session; refuse several of which one is no trace, and a session with `compat`."""
+    """Tell traces from a session; refuse several where one is no trace, and a session with `compat`."""
     bare = all(path.is_file() for path in sources)
     if len(sources) > 1 and (missing := next((path for path in sources if not path.exists()), None)):
         raise SessionError(f"{missing} does not exist", "name the traces that are there, one for each rank")
@@ -208,17 +208,17 @@ def _meant(sources: tuple[Path, ...]) -> tuple[Path, ...]:
         newest = newest_session(Path())
         echo(f"iotrace: the newest session here is {newest}", err=True)
         return (newest,)
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for path in sources:
         inside = [] if (path / names.MANIFEST).exists() else sessions_in(path)
         if inside and _kept(path) is None:
             holds = f"{path} is no session, but holds {counted(len(inside), 'session')}"
             raise SessionError(holds, f"iotrace ls {path} lists them")
         session = session_of_timeline(path)
-        if session is not None and session not in found:
+        if session is not None and session not in paths:
             echo(f"iotrace: {path} is a timeline of the session {session}; its report:", err=True)
-        found[session or path] = None
-    return tuple(found)
+        paths[session or path] = None
+    return tuple(paths)
 
 
 def _save_page(result: Report, analysis: SessionAnalysis | None, html: Path) -> None:
@@ -291,10 +291,10 @@ def _compat(paths: tuple[Path, ...], tool: str, as_json: bool) -> None:
     from iotrace.sources.kineto.reader import read_kineto
 
     results = {path: (tensorboard if tool == "tb" else holistic)(read_kineto(path)) for path in paths}
-    found = {str(path): None if result is None else asdict(result) for path, result in results.items()}
+    documents = {str(path): None if result is None else asdict(result) for path, result in results.items()}
     if as_json:
-        print_json(found)
+        print_json(documents)
     else:
         from iotrace.report.listing import print_compat
 
-        print_compat(found)
+        print_compat(documents)

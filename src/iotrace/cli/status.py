@@ -24,15 +24,15 @@ def status(session: Path | None, as_json: bool) -> int:
 
     Exit codes: 0 printed, 1 SESSION cannot be read, 2 wrong usage.
     """
-    from iotrace.session.hangs import status_of
+    from iotrace.session.hangs import read_status
     from iotrace.session.listing import newest_session
 
-    found = status_of(session or newest_session(Path()))
+    answer = read_status(session or newest_session(Path()))
     if as_json:
-        print_json(found)
+        print_json(answer)
         return 0
-    for line in found.text:
+    for line in answer.text:
         echo(line)
-    if not found.text:
-        echo(found.state)
+    if not answer.text:
+        echo(answer.state)
     return 0

@@ -98,13 +98,13 @@ def sweep(
     from iotrace.report.console import make_console
     from iotrace.report.sweep_watch import Watcher
     from iotrace.sweeps.execute import execute
-    from iotrace.sweeps.grid import axes_of
-    from iotrace.sweeps.plan import keep, plan_of
+    from iotrace.sweeps.grid import parse_axes
+    from iotrace.sweeps.plan import keep, make_plan
     from iotrace.sweeps.schedule import open_sweep
 
-    plan = plan_of(
+    plan = make_plan(
         list(command),
-        axes_of(workers, prefetch, other),
+        parse_axes(workers, prefetch, other),
         repeat=repeat,
         steps=steps,
         cache=cache,

@@ -63,8 +63,8 @@ def top(session: Path | None, interval: float, count: int | None, steps: int, as
     path = session or newest_session(Path())
     try:
         with ended_by_signals(), _screen(as_json) as show:
-            for number, found in enumerate(looks(path, interval, _MOST_CPU, steps), 1):
-                show(found)
+            for number, look in enumerate(looks(path, interval, _MOST_CPU, steps), 1):
+                show(look)
                 if number == count:
                     break
     except KeyboardInterrupt:
@@ -78,7 +78,7 @@ def _screen(as_json: bool) -> Iterator[_Show]:
     if as_json:
         import msgspec
 
-        yield lambda found: _write(visible_json(msgspec.json.encode(found)).decode() + "\n")
+        yield lambda look: _write(visible_json(msgspec.json.encode(look)).decode() + "\n")
         return
 
     from iotrace.report.console import make_console
@@ -86,20 +86,20 @@ def _screen(as_json: bool) -> Iterator[_Show]:
 
     console = make_console(stderr=False)
 
-    def text_of(found: Top, most: int | None = None) -> str:
+    def rendered(look: Top, most: int | None = None) -> str:
         with console.capture() as capture:
-            print_top(found, console)
+            print_top(look, console)
         return "".join(capture.get().splitlines(keepends=True)[:most])
 
     if not console.is_terminal or console.is_dumb_terminal:
-        yield lambda found: _write(text_of(found) + "\n")
+        yield lambda look: _write(rendered(look) + "\n")
         return
     last: list[Top] = []
 
-    def draw(found: Top) -> None:
-        last[:] = [found]
+    def draw(look: Top) -> None:
+        last[:] = [look]
         # Each line is cleared behind its end, and what is below the last one: no flicker of a whole clear.
-        rows = text_of(found, max(1, console.height - 1)).rstrip("\n").replace("\n", "\x1b[K\n")
+        rows = rendered(look, max(1, console.height - 1)).rstrip("\n").replace("\n", "\x1b[K\n")
         _write(f"\x1b[H{rows}\x1b[K\x1b[J")
 
     _write("\x1b[?1049h\x1b[?25l")  # the alternate screen, no cursor
@@ -107,8 +107,8 @@ def _screen(as_json: bool) -> Iterator[_Show]:
         yield draw
     finally:
         _write("\x1b[?25h\x1b[?1049l")
-        for found in last:
-            _write(text_of(found))
+        for look in last:
+            _write(rendered(look))
 
 
 def _write(text: str) -> None:

@@ -134,39 +134,39 @@ def try_(
             raise UsageError("there is no terminal to ask whether to run it", "--yes runs it without asking")
         if not click.confirm("iotrace: run it?", err=True):
             return 130
-    found = trying.run(lambda text: echo(f"  {text}", err=True))
+    trial = trying.run(lambda text: echo(f"  {text}", err=True))
     refused = made = None
-    swaps = applies and patch is None and is_replaceable(found)
-    others = found.settings or found.variables or found.in_workers
-    if found.proven and swaps:
+    swaps = applies and patch is None and is_replaceable(trial)
+    others = trial.settings or trial.variables or trial.in_workers
+    if trial.proven and swaps:
         try:
-            found = in_place(found)
+            trial = in_place(trial)
         except IotraceError as error:
             refused = error
-    if found.proven and (patch is not None or applies) and (others or not swaps):
-        made = trying.patch(replace(found, data=[]) if swaps else found)
+    if trial.proven and (patch is not None or applies) and (others or not swaps):
+        made = trying.patch(replace(trial, data=[]) if swaps else trial)
     if as_json:
-        print_json(found)
+        print_json(trial)
     else:
-        print_trial(found, make_console(stderr=False), made is not None and is_made(made))
+        print_trial(trial, make_console(stderr=False), made is not None and is_made(made))
     if refused is not None:
         raise refused
     if made is not None:
-        _carry_out(made, found, patch, applies)
-    return 0 if found.proven else 1 if found.kind == FAILED else 4
+        _carry_out(made, trial, patch, applies)
+    return 0 if trial.proven else 1 if trial.kind == FAILED else 4
 
 
-def _carry_out(made: Patch, found: Trial, target: Path | None, applies: bool) -> None:
+def _carry_out(made: Patch, trial: Trial, target: Path | None, applies: bool) -> None:
     """Write what was proven as a diff of your own source, and apply it, or print the command's words."""
     if made.diff is None and made.command is not None:
         echo(f"iotrace: no file has to change: give the command {made.command}", err=True)
     elif made.diff is None:
-        remedy = "--apply without --patch puts the copy in its place" if found.data else ""
+        remedy = "--apply without --patch puts the copy in its place" if trial.data else ""
         raise IotraceError(f"it is proven, but there is no patch: {made.why_not}", remedy)
     else:
         _write(made, made.diff, target, applies)
-    if found.data:
-        echo(f"iotrace: it reads the copy in {found.path}: keep that directory", err=True)
+    if trial.data:
+        echo(f"iotrace: it reads the copy in {trial.path}: keep that directory", err=True)
 
 
 def _write(made: Patch, diff: str, target: Path | None, applies: bool) -> None:

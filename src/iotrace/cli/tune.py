@@ -64,14 +64,14 @@ def tune(
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.model import look
     from iotrace.sweeps.plan import keep, kept_steps
-    from iotrace.sweeps.tune.search import open_search, seconds_of
-    from iotrace.sweeps.tune.summary import result_of
+    from iotrace.sweeps.tune.search import open_search, parse_seconds
+    from iotrace.sweeps.tune.summary import sum_up
 
     if resume and output is None:
         raise UsageError("--resume needs the search's directory", "iotrace tune --resume -o DIR ...")
     if steps is None:
         steps = (kept_steps(output) if resume and output is not None else None) or _STEPS
-    budget_s = None if budget is None else seconds_of(budget)
+    budget_s = None if budget is None else parse_seconds(budget)
     search = open_search(list(command), look, resources_left(), budget_s, steps, output, resume, list(io))
     console = make_console(stderr=True)
     interrupted = False
@@ -80,7 +80,7 @@ def tune(
         search.run(execute, before, after)
     except KeyboardInterrupt:
         interrupted = True
-    result = result_of(search)
+    result = sum_up(search)
     keep(result)
     show(result, "json" if as_json else "text", html, csv)
     if interrupted:

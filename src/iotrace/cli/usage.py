@@ -1,4 +1,4 @@
-"""Wrong usage as a sentence of ours: what is wrong, what may stand there. And completion by the shell."""
+"""Wrong usage as a sentence of ours: what is wrong, what is allowed. And completion by the shell."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _shown(param: click.Parameter) -> str:
     return f"{param.opts[0]} {values or param.metavar or 'VALUE'}"
 
 
-def script_of(app: click.Command, variable: str, shell: str) -> str:
+def completion_script(app: click.Command, variable: str, shell: str) -> str:
     """The completion script of `app` for `shell`, which sets `variable` when it asks for completions."""
     kind = get_completion_class(_known(shell))
     assert kind is not None
@@ -117,7 +117,7 @@ def install(app: click.Command, variable: str, shell: str) -> str:
     with writing(path, otherwise):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, otherwise) as file:
-        file.write_text(script_of(app, variable, shell))
+        file.write_text(completion_script(app, variable, shell))
     lines = [f"{wrote} {path}; no other file was changed"]
     if shell == "zsh":
         lines.append("add to ~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit")

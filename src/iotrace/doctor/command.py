@@ -42,14 +42,14 @@ class Interpreter:
     behind: str = ""
 
 
-def interpreter_of(command: list[str], path: str | None) -> Interpreter | None:
+def find_interpreter(command: list[str], path: str | None) -> Interpreter | None:
     """Find the first Python that `command` names, searched on `path`; None where it names none."""
     launcher = os.path.basename(command[0])
     if launcher in _CHOOSERS:
         return None
     for index, word in enumerate(command):
         program = shutil.which(word, path=path)
-        python = python_of(program, path) if program is not None else None
+        python = find_python(program, path) if program is not None else None
         if python is None:
             continue
         python = os.path.abspath(python)
@@ -64,7 +64,7 @@ def interpreter_of(command: list[str], path: str | None) -> Interpreter | None:
     return None
 
 
-def script_of(command: list[str]) -> str | None:
+def find_script(command: list[str]) -> str | None:
     """Return the script that a plain ``python ... SCRIPT`` runs; None where the words name none."""
     if not PYTHON.match(os.path.basename(command[0])):
         return None
@@ -80,33 +80,33 @@ def _options(words: list[str]) -> list[str]:
     return words[:count]
 
 
-def python_of(program: str, path: str | None) -> str | None:
+def find_python(program: str, path: str | None) -> str | None:
     """Return `program` if it is a Python, else the existing Python that its ``#!`` names; else None."""
     if PYTHON.match(os.path.basename(program)):
         return program
-    _, found = script_interpreter(program, path)
-    return found if found is not None and PYTHON.match(os.path.basename(found)) else None
+    _, interpreter = script_interpreter(program, path)
+    return interpreter if interpreter is not None and PYTHON.match(os.path.basename(interpreter)) else None
 
 
-def demand_of(command: list[str]) -> Demand:
+def parse_demand(command: list[str]) -> Demand:
     """Return what the words ask for: ``--workers 4``, ``batch_size=32``, torchrun's ``--nproc-per-node``."""
 
     def largest(option: re.Pattern[str]) -> int | None:
-        found = (int(value) for name, value in settings if option.fullmatch(name) and value.isdecimal())
-        return max(found, default=None)
+        values = (int(value) for name, value in settings if option.fullmatch(name) and value.isdecimal())
+        return max(values, default=None)
 
     settings = list(_settings(command))
     ranks = max(1, largest(_RANKS) or 1)
     return Demand(largest(_WORKERS), ranks, largest(_PREFETCH), largest(_BATCH))
 
 
-def hosts_of(command: list[str], environment: Mapping[str, str]) -> int:
+def count_hosts(command: list[str], environment: Mapping[str, str]) -> int:
     """Return how many hosts take part, by the options of launchers and the variables of schedulers."""
     named = [value.partition(":")[2] or value for name, value in _settings(command) if _HOSTS.fullmatch(name)]
     return max([nodes(environment), *(int(text) for text in named if text.isdecimal())])
 
 
-def data_of(command: list[str], directory: Path) -> Path | None:
+def guess_data(command: list[str], directory: Path) -> Path | None:
     """Guess the data: the existing path after an option with ``data`` in its name, else ``data`` here."""
     named = [value for name, value in _settings(command) if value and "data" in name.lower()]
     return next((Path(path) for path in (*named, "data") if (directory / path).exists()), None)

@@ -24,10 +24,10 @@ from iotrace.doctor.checks import (
 from iotrace.doctor.checks.accelerators import TORCH, check_torch
 from iotrace.doctor.command import (
     Interpreter,
-    data_of,
-    demand_of,
-    hosts_of,
-    interpreter_of,
+    count_hosts,
+    find_interpreter,
+    guess_data,
+    parse_demand,
 )
 from iotrace.doctor.probe import clean_environment, probe
 from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown, unknown
@@ -74,7 +74,7 @@ class Catalog:
 
     def checks(self) -> list[Named]:
         """Return every check with its name, in the order of the findings."""
-        demand = demand_of(self.words)
+        demand = parse_demand(self.words)
         about_command: list[Named] = [
             ("command", lambda: interpreter.check_command(self.words, self._path)),
             ("interpreter", lambda: interpreter.check_interpreter(self.words, self._python)),
@@ -92,7 +92,7 @@ class Catalog:
             ("shm", lambda: host.check_shm(host.SHM, demand)),
             ("limits", lambda: host.limits(demand)),
             ("clock", lambda: host.check_clock_source(host.SOURCE, host.read_cost_ns())),
-            ("clock-sync", lambda: host.synchronised(hosts_of(self.words, self.environment))),
+            ("clock-sync", lambda: host.synchronised(count_hosts(self.words, self.environment))),
             ("output", lambda: storage.output(self.output, self._mounts)),
             ("data", self._storage),
             ("page-cache", self._page_cache),
@@ -103,9 +103,9 @@ class Catalog:
     def _python(self) -> Interpreter | None:
         if not self.words:
             return Interpreter((sys.executable,), sys.executable)
-        found = interpreter_of(self.words, self._path)
-        self.interpreter = found.program if found is not None else None
-        return found
+        python = find_interpreter(self.words, self._path)
+        self.interpreter = python.program if python is not None else None
+        return python
 
     @cached_property
     def _mounts(self) -> list[storage.Mount]:
@@ -114,8 +114,8 @@ class Catalog:
     def _agent(self) -> list[Check]:
         if self._python is None:
             return []
-        found = probe(self._python, self.environment, self.sandbox)
-        return interpreter.judge(found, self.environment)
+        probed = probe(self._python, self.environment, self.sandbox)
+        return interpreter.judge(probed, self.environment)
 
     def _torch(self) -> list[Check]:
         if self._python is None:
@@ -124,13 +124,13 @@ class Catalog:
 
     @cached_property
     def _data(self) -> Path | None:
-        return existing(self._named_data) if self._named_data is not None else data_of(self.words, Path())
+        return existing(self._named_data) if self._named_data is not None else guess_data(self.words, Path())
 
     def _copies(self, demand: Demand) -> list[Check]:
         if self._data is None or not demand.workers:
             return []
-        found = storage.find(self._data, time.monotonic() + _LOOK_SECONDS)
-        return host.copies(demand, sum(found.sizes.values()))
+        files = storage.find(self._data, time.monotonic() + _LOOK_SECONDS)
+        return host.copies(demand, sum(files.sizes.values()))
 
     def _storage(self) -> Check:
         if self._data is None:
@@ -140,7 +140,7 @@ class Catalog:
     def _page_cache(self) -> list[Check]:
         if self._data is None:
             return []
-        mount = storage.mount_of(os.path.realpath(self._data), self._mounts)
+        mount = storage.find_mount(os.path.realpath(self._data), self._mounts)
         return [storage.check_page_cache(self._data, mount.kind if mount is not None else "")]
 
 
@@ -179,13 +179,13 @@ def diagnose(
     catalog = Catalog(words, data, output, clean_environment(), torch_seconds)
     try:
         # Its own limit is to end it, so that what it said until then counts.
-        found = run_checks(catalog.checks(), longer={TORCH: torch_seconds + 0.5}, waiting=waiting)
+        checks = run_checks(catalog.checks(), longer={TORCH: torch_seconds + 0.5}, waiting=waiting)
     finally:  # an interruption, too
         catalog.sandbox.close()
-    if any(check.id == "torch" and check.status == "warning" for check in found):
-        found = [check for check in found if check.id != "torch-profiler"]
-    found = [_readable_check(check) for check in found]
-    captured, not_captured, not_known = consequences(found)
+    if any(check.id == "torch" and check.status == "warning" for check in checks):
+        checks = [check for check in checks if check.id != "torch-profiler"]
+    checks = [_readable_check(check) for check in checks]
+    captured, not_captured, not_known = consequences(checks)
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         iotrace_version=__version__,
@@ -194,7 +194,7 @@ def diagnose(
         captured=captured,
         not_captured=not_captured,
         unknown=not_known,
-        checks=found,
+        checks=checks,
         seconds=time.monotonic() - start,
     )
 
@@ -206,7 +206,7 @@ def _readable_check(check: Check) -> Check:
 
 
 def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknown]]:
-    """Return the parts that will be recorded, those that will not, and those of which it is not known."""
+    """Return the parts that will be recorded, those that will not, and those where it is not known."""
     status = {check.id: check.status for check in checks}
     if any(check.code == _NOT_IMPORTABLE for check in checks):
         status["torch"] = "missing"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from iotrace.doctor.checks.storage import ask_by_chance, find, mount_of, mounts
+from iotrace.doctor.checks.storage import ask_by_chance, find, find_mount, mounts
 from iotrace.doctor.results import Check, ok
 from iotrace.doctor.run import BadDataError, run_checks
 from iotrace.errors import IotraceError
@@ -37,18 +37,18 @@ def read_plainly(path: str) -> PlainReads:
     Raises:
         StorageError: nothing there can be read, or nothing answers.
     """
-    found: list[PlainReads] = []
+    reads: list[PlainReads] = []
 
     def check() -> Check:
-        found.append(_read(Path(path)))
+        reads.append(_read(Path(path)))
         return ok("storage", "read")
 
     (result,) = run_checks([("storage", check)], _PATIENCE_SECONDS)
-    if not found:
+    if not reads:
         raise StorageError(f"{path}: {result.why or result.what}", remedy=result.remedy)
     with suppress(OSError):  # a home that cannot be written
-        return replace(found[0], saved=str(save(found[0])))
-    return found[0]
+        return replace(reads[0], saved=str(save(reads[0])))
+    return reads[0]
 
 
 def _read(path: Path) -> PlainReads:
@@ -56,7 +56,7 @@ def _read(path: Path) -> PlainReads:
         remedy = "name a file, or a directory with data: --storage PATH"
         raise BadDataError(f"{path} does not exist", remedy)
     real = os.path.realpath(path)
-    mount = mount_of(real, mounts())
+    mount = find_mount(real, mounts())
     sizes = find(path, time.monotonic() + _WALK_SECONDS).sizes
     if not sizes:
         remedy = "name a file, or a directory with data"
@@ -110,7 +110,7 @@ def _read_files(
 
 
 def _pieces(descriptor: int, most_bytes: int, until: float) -> Iterator[tuple[int, int]]:
-    """Read on until the end, `most_bytes` or `until`; yield the bytes of each read and how long it took."""
+    """Read on until the end, `most_bytes` or `until`; yield each read's bytes and its time."""
     buffer = memoryview(bytearray(_PIECE_BYTES))
     while most_bytes > 0 and time.monotonic() < until:
         began_ns = time.perf_counter_ns()
@@ -124,12 +124,12 @@ def _pieces(descriptor: int, most_bytes: int, until: float) -> Iterator[tuple[in
 def _is_cold(file: Path, read_bytes: int) -> bool | None:
     """Whether none of some pages, chosen by chance, is in memory; None where the kernel does not tell."""
     try:
-        found, _ = ask_by_chance(file, read_bytes, _PAGES, find_pages)
+        pages, _ = ask_by_chance(file, read_bytes, _PAGES, find_pages)
     except OSError as error:
         if error.errno in UNSUPPORTED:
             return None
         raise
-    return True if not found.pages else False if found.exact else None
+    return True if not pages.pages else False if pages.exact else None
 
 
 def _why(cold: bool | None, kind: str) -> str:

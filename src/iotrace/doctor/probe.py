@@ -153,8 +153,10 @@ def _preload_error(done: subprocess.CompletedProcess[str] | None) -> str:
 
 def clean_environment() -> dict[str, str]:
     """Return this process's environment without another session's settings, its paths absolute."""
-    found = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
-    if found.get("PYTHONPATH"):
-        entries = found["PYTHONPATH"].split(os.pathsep)
-        found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) if entry else "" for entry in entries)
-    return found
+    environment = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
+    if environment.get("PYTHONPATH"):
+        entries = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(
+            os.path.abspath(entry) if entry else "" for entry in entries
+        )
+    return environment

@@ -83,7 +83,7 @@ def unknown(identity: str, what: str, why: str, remedy: str = "") -> Check:
 
 def judged(identity: str, facts: HostFacts, why: str = "") -> Check:
     """Make the finding of a check: what a rule finds in its facts, else that all is well, and `why`."""
-    for found in unsilenced(find_all("host", facts)):
-        status = cast(Status, found.level)
-        return Check(identity, status, found.text, found.why, found.remedy, code=found.rule)
+    for finding in unsilenced(find_all("host", facts)):
+        status = cast(Status, finding.level)
+        return Check(identity, status, finding.text, finding.why, finding.remedy, code=finding.rule)
     return ok(identity, facts.what, why)

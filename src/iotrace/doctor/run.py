@@ -161,7 +161,7 @@ def run_checks(
 ) -> list[Check]:
     """Return the results of `checks`, in their order, within about `seconds`.
 
-    The checks that `longer` names are given more seconds; `waiting` is told which of them still run then. A
+    The checks that `longer` names are given more seconds; `waiting` gets those that still run then. A
     check that raises or does not return in time is ``unknown``, with the reason.
 
     Raises:
@@ -169,7 +169,7 @@ def run_checks(
     """
     began = time.monotonic()
     patience = [max(seconds, longer.get(identity, 0.0)) for identity, _ in checks]
-    found: dict[int, list[Check]] = {}
+    results: dict[int, list[Check]] = {}
     ended: queue.SimpleQueue[tuple[int, list[Check] | BadDataError]] = queue.SimpleQueue()
 
     def run(index: int, identity: str, check: Callable[[], Check | list[Check]]) -> None:
@@ -188,7 +188,7 @@ def run_checks(
             threading.Thread(target=run, args=(index, identity, check), daemon=True).start()
             pending.add(index)
         except RuntimeError as error:  # processes or memory are limited
-            found[index] = [unknown(identity, _NOT_LOOKED_AT, str(error), _REMEDIES[errno.EAGAIN])]
+            results[index] = [unknown(identity, _NOT_LOOKED_AT, str(error), _REMEDIES[errno.EAGAIN])]
     told = False
     while pending:
         until = began + max(patience[index] for index in pending)
@@ -205,12 +205,12 @@ def run_checks(
             continue
         if isinstance(result, BadDataError):
             raise result
-        found[index] = result
+        results[index] = result
         pending.discard(index)
     return [
         result
         for index, (identity, _) in enumerate(checks)
-        for result in (found[index] if index in found else [_late(identity, patience[index])])
+        for result in (results[index] if index in results else [_late(identity, patience[index])])
     ]
 
 

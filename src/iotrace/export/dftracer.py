@@ -69,7 +69,7 @@ class ExportEvent:
     """Of POSIX calls: what they returned, the place of the first, how many of them the event stands for."""
 
 
-def events_of(analysis: SessionAnalysis) -> Iterator[ExportEvent]:
+def make_events(analysis: SessionAnalysis) -> Iterator[ExportEvent]:
     """Yield every rank's steps, waits and batches; every process's spans; what our recorder kept of calls."""
     session = analysis.session
     produced: dict[_Key, list[Deliveries]] = defaultdict(list)
@@ -82,10 +82,10 @@ def events_of(analysis: SessionAnalysis) -> Iterator[ExportEvent]:
         made = made[np.argsort(made["taken_ns"], kind="stable")]
         yield from _span_events(session, process, made)
     if session.posix_by == names.RECORDER:
-        yield from posix_events_of(session, session.calls)
+        yield from make_posix_events(session, session.calls)
 
 
-def posix_events_of(session: Session, calls: PosixCalls) -> Iterator[ExportEvent]:
+def make_posix_events(session: Session, calls: PosixCalls) -> Iterator[ExportEvent]:
     """Yield the rows of `calls`, which are of `session`."""
     files = [session.paths.absolute(file) for file in calls.files]
     host = session.launches[0].manifest.host
@@ -187,7 +187,7 @@ def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
     with replacing(path, "choose another path with -o") as made:
         opened = _open(made, "wb", _FASTEST) if path.suffix == ".gz" else made.open("wb")
         with opened as file:
-            for line in _lines(events_of(analysis), counts):
+            for line in _lines(make_events(analysis), counts):
                 file.write(line + b"\n")
     return dict(counts)
 
@@ -210,7 +210,7 @@ def write_posix_logs(session: Session) -> None:
         temporary = path.with_name(f".{path.name}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, names.FILE_MODE)
         with open(descriptor, "wb") as raw, _open(raw, "wb", _FASTEST) as file:
-            file.writelines(line + b"\n" for line in _lines(posix_events_of(session, calls), Counter()))
+            file.writelines(line + b"\n" for line in _lines(make_posix_events(session, calls), Counter()))
         temporary.replace(path)
 
 

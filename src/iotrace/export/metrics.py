@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from iotrace.analysis.results.top import Top
 from iotrace.analysis.top import Watch
 from iotrace.errors import IotraceError
-from iotrace.session.hangs import status_of
+from iotrace.session.hangs import read_status
 from iotrace.sources.live.session import LiveSession
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -127,8 +127,8 @@ class Seen:
     def _look(self) -> bytes:
         try:
             self._watch = self._watch or Watch(LiveSession(self._session))
-            found = self._watch.look()
-            return metrics_text([(self._session.name, found, status_of(self._session).state)])
+            top = self._watch.look()
+            return metrics_text([(self._session.name, top, read_status(self._session).state)])
         except (IotraceError, OSError):
             return metrics_text([])
 

@@ -1,4 +1,4 @@
-"""Where the recorder maps its files: in the session, or beside it where the session lies on a network file
+"""Where the recorder maps its files: in the session, or elsewhere where the session lies on a network file
 system. When the command has ended, they are moved into the session and made private.
 
 A page of a mapped file that a server holds may be written back, and fetched again, at any call of the
@@ -39,26 +39,26 @@ _LOCAL = ("TMPDIR", "SLURM_TMPDIR", "PBS_JOBFS")
 _NAMES = re.compile(rb'\{"name":"[SF]H",[^\n]*?"name":"([^"\n]*)"')
 
 
-def file_system_of(path: Path) -> str:
+def find_file_system(path: Path) -> str:
     """Return the type of the file system that holds `path`; empty where it is not known."""
-    found, longest = "", -1
+    file_system, longest = "", -1
     real = os.path.realpath(path) + "/"
     with suppress(OSError), open("/proc/self/mounts", errors="surrogateescape") as mounts:
         for line in mounts:
             _, point, kind, *_ = line.split(" ")
             point = point.replace("\\040", " ").rstrip("/") + "/"
             if real.startswith(point) and len(point) >= longest:
-                found, longest = kind, len(point)
-    return found
+                file_system, longest = kind, len(point)
+    return file_system
 
 
 def begin(directory: Path) -> Path:
     """Return where the recorder is to write: `directory`, or a new directory on a local disk."""
-    if not file_system_of(directory).startswith(_NETWORK):
+    if not find_file_system(directory).startswith(_NETWORK):
         return directory
     for place in [*filter(None, map(os.environ.get, _LOCAL)), tempfile.gettempdir(), "/dev/shm"]:
         with suppress(OSError):
-            if not file_system_of(Path(place)).startswith(_NETWORK):
+            if not find_file_system(Path(place)).startswith(_NETWORK):
                 return _told(directory, tempfile.mkdtemp(prefix=names.LOCAL_DIRECTORY, dir=place))
     return directory
 
@@ -113,12 +113,12 @@ def _make_log_private(path: str) -> None:
             return
         value_follows = False
         with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as log:
-            for found in _NAMES.finditer(log):
-                name = found[1].decode("latin-1")
+            for match in _NAMES.finditer(log):
+                name = match[1].decode("latin-1")
                 hidden = _hidden(name, value_follows)
                 value_follows = name.startswith("-") and not {";", "="} & {*name} and is_secret(name)
                 if hidden != name:
-                    os.pwrite(descriptor, hidden.encode("latin-1"), found.start(1))
+                    os.pwrite(descriptor, hidden.encode("latin-1"), match.start(1))
     finally:
         os.close(descriptor)
 

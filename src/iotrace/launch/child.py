@@ -125,14 +125,14 @@ def find(command: list[str], path: str | None) -> str:
             run a script that does not exist.
     """
     name = command[0]
-    found = shutil.which(name, path=path)
-    if found is not None:
+    program = shutil.which(name, path=path)
+    if program is not None:
         script = _script(command)
         if script is not None and not os.path.lexists(script):
             raise LaunchError(
                 f"{script} does not exist", "check its path, and the directory it is run in", _NO_SCRIPT
             )
-        return found
+        return program
     if "/" in name and os.path.isdir(name):
         raise LaunchError(f"{name} is a directory", "name a program", NOT_EXECUTABLE)
     if forbidden := shutil.which(name, mode=os.F_OK, path=path):
@@ -143,7 +143,7 @@ def find(command: list[str], path: str | None) -> str:
 
 
 def script_interpreter(program: str, path: str | None) -> tuple[str, str | None]:
-    """Return the name in the ``#!`` of `program`, and the program that it stands for.
+    """Return the name in the ``#!`` of `program`, and the program that it means.
 
     The name is empty without a ``#!``. The program is None where it does not exist or cannot be run.
     """

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from iotrace.launch import traced_run
-from iotrace.launch.read_paths import added_read_paths
 from iotrace.launch.session_directory import begin, numbered
 from iotrace.launch.telemetry.procfs import read_stat
+from iotrace.launch.traced_run import added_read_paths
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured, Outcome, PosixState, write_document
 
@@ -58,7 +58,7 @@ class InProcessSession:
         return traced_run.as_shown(self.shown, self.session)
 
     def enter_environment(self) -> None:
-        """Make processes that are started anew, such as spawned workers, record into the session."""
+        """Make processes that are started, such as spawned workers, record into the session."""
         variables = traced_run.agent_environment(
             self.session, os.environ.get("PYTHONPATH", ""), self.settings
         )

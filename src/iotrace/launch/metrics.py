@@ -39,13 +39,13 @@ class Exporter:
             if not self._file.parent.is_dir():
                 raise LaunchError(f"--metrics: there is no directory {self._file.parent}", "make it first")
             return
-        found = _ADDRESS.fullmatch(target)
-        if found is None or int(found["port"]) > 65535:
+        match = _ADDRESS.fullmatch(target)
+        if match is None or int(match["port"]) > 65535:
             raise LaunchError(
                 f"--metrics {target!r} is neither [HOST:]PORT nor a file that ends in {_SUFFIX}",
                 "as in --metrics 9400",
             )
-        self._host, self._port = (found["host"] or self._host).strip("[]"), int(found["port"])
+        self._host, self._port = (match["host"] or self._host).strip("[]"), int(match["port"])
 
     def start(self, session: Path) -> str:
         """Start the process; return what is to be said of it. What cannot be given harms no run."""

@@ -1,9 +1,9 @@
-"""Choose who traces POSIX calls, what of: our recorder by default, or dftracer; what each has to be told.
+"""Choose who traces POSIX calls, and which: our recorder by default, or dftracer; what each has to know.
 
-Files of the system and of Python are no data. The recorder is told what to leave out; dftracer takes prefixes
+Files of the system and of Python are no data. The recorder gets what to leave out; dftracer takes prefixes
 of what to trace (`dftracer_prefixes`).
 
-Find libraries that are preloaded beside dftracer and wrap the same calls.
+Find libraries that are preloaded together with dftracer and wrap the same calls.
 
 dftracer redirects the calls of every library, and what ``dlsym(RTLD_NEXT)`` returns. A library that looks
 a call up when it is first used (Darshan does) gets dftracer's wrapper, which calls the library again: a
@@ -103,7 +103,7 @@ _MOST_BYTES = 96 << 10
 
 def spellings(paths: list[str]) -> list[str]:
     """Return each path as a program may spell it: as given, relative, absolute, with its links resolved."""
-    found: dict[str, None] = {}
+    spelled: dict[str, None] = {}
     for path in paths:
         if ":" in path:
             raise LaunchError(
@@ -115,8 +115,8 @@ def spellings(paths: list[str]) -> list[str]:
             given = [*given[2:], *_FIRST_CHARACTERS]
         elif not relative.startswith("../"):
             given += [relative, f"./{relative}"]
-        found.update(dict.fromkeys(given))
-    return list(found)
+        spelled.update(dict.fromkeys(given))
+    return list(spelled)
 
 
 def everything_but(excluded: list[str]) -> list[str]:
@@ -154,7 +154,7 @@ def _prefixes_but(excluded: list[str]) -> list[str]:
 
 
 def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
-    """Return what tells the entries of `directory` beside `names` that begin as one of them does from them.
+    """Return what tells `names` from other entries of `directory` that begin as one of them does.
 
     Of thousands of entries with names alike that is a few prefixes.
     """
@@ -162,19 +162,19 @@ def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
         entries = [entry for entry in os.scandir(directory) if entry.name[0] in first]
     except OSError:
         return []
-    found = set()
+    prefixes = set()
     for entry in entries:
         if entry.name in names or ":" in entry.name:
             continue
         spelling = f"{entry.name}/" if os.path.isdir(entry.path) else entry.name
         shared = max(len(os.path.commonprefix([spelling, f"{name}/"])) for name in names)  # noqa: RUF071
         if shared < len(spelling):
-            found.add(spelling[: shared + 1])
-    return sorted(found)
+            prefixes.add(spelling[: shared + 1])
+    return sorted(prefixes)
 
 
 _PACKAGE = Path(__file__).parents[1]
-# A program built with a sanitizer ends at its start where any library is preloaded, unless it is told not to
+# A program built with a sanitizer ends at its start where any library is preloaded, unless it is set not to
 # look. ThreadSanitizer sees what the recorder copies, and not what keeps its threads apart.
 _ASAN_OPTIONS = "verify_asan_link_order=0"
 
@@ -196,7 +196,7 @@ class PosixCapture:
 def plan(program: str, only: list[str], by: str = RECORDER) -> PosixCapture:
     """Decide what to trace of `program`: all but the system and Python, or the paths in `only`.
 
-    The word `OFF` alone stands for no path: nothing is traced.
+    The word `OFF` alone means no path: nothing is traced.
     """
     if only == [OFF]:
         return PosixCapture(by, why_not="switched off by --io off", remedy="run it without --io off")
@@ -232,14 +232,14 @@ def _unloadable(library: str) -> str:
 
 def _resolved(paths: list[str]) -> list[str]:
     """Return each path absolute, as it is spelled and with its links resolved."""
-    found: dict[str, None] = {}
+    spelled: dict[str, None] = {}
     for path in paths:
         if ":" in path:
             raise LaunchError(
                 f"--io {path}: a path with a colon cannot be named", "name a directory above it"
             )
-        found.update(dict.fromkeys((os.path.abspath(path), os.path.realpath(path))))
-    return list(found)
+        spelled.update(dict.fromkeys((os.path.abspath(path), os.path.realpath(path))))
+    return list(spelled)
 
 
 def _by_dftracer(program: str, only: list[str]) -> PosixCapture:
@@ -257,7 +257,7 @@ def _by_dftracer(program: str, only: list[str]) -> PosixCapture:
     # codes.
     return PosixCapture(
         DFTRACER,
-        (library, guard),  # the guard stands behind dftracer, hence it begins before
+        (library, guard),  # the guard comes after dftracer, hence it begins before
         {
             "DFTRACER_ENABLE": "1",
             "DFTRACER_INIT": "PRELOAD",
@@ -278,8 +278,8 @@ def _find_dftracer() -> tuple[str, str, str]:
     if wrapper := wraps_calls(os.environ.get("LD_PRELOAD", "")):
         why = f"{wrapper} is preloaded and wraps calls as dftracer does: both together may crash the program"
         return "", why, "unset LD_PRELOAD, or leave that library out of it"
-    found = importlib.util.find_spec("dftracer")
-    for directory in (found.submodule_search_locations or []) if found else []:
+    spec = importlib.util.find_spec("dftracer")
+    for directory in (spec.submodule_search_locations or []) if spec else []:
         library = Path(directory) / "lib64" / "libdftracer_preload.so"
         if library.exists():
             why = _unloadable(str(library))
@@ -331,9 +331,9 @@ def _own_python() -> list[str]:
 
 def python_directories(program: str) -> list[str]:
     """Return the installation of the interpreter that `program` is, or names in its ``#!``."""
-    name, found = child.script_interpreter(program, os.environ.get("PATH"))
+    name, interpreter_path = child.script_interpreter(program, os.environ.get("PATH"))
     directories: dict[str, None] = {}
-    for interpreter in filter(None, [program, found or name]):
+    for interpreter in filter(None, [program, interpreter_path or name]):
         for path in {os.path.abspath(interpreter), os.path.realpath(interpreter)}:
             root = os.path.dirname(os.path.dirname(path))
             if any(Path(root).glob("lib/python3*")):

@@ -26,7 +26,7 @@ _MOST_BYTES = 4 << 20
 _MOST_ABOVE = 40
 
 
-def commit_of(directory: Path) -> str:
+def read_commit(directory: Path) -> str:
     """Return the hash of the commit that `directory`, or one above it, has checked out; empty: not known.
 
     Whether its files were changed since is not known.
@@ -93,7 +93,7 @@ def numbered(directory: Path) -> Iterator[Path]:
 
 
 def begin(directory: Path, manifest: Manifest) -> Path:
-    """Make the session at `directory`, or join the one there if it is of the same job.
+    """Make the session at `directory`, or join the one there if it belongs to the same job.
 
     Returns the launcher's directory: the session itself, or one below its ``launches/``.
 
@@ -148,16 +148,16 @@ def not_writable(directory: Path, error: OSError) -> LaunchError:
 
 
 def may_join(session: Path, job: str, task: str) -> bool:
-    """Say whether `session` is of the same start of `job`, without `task`.
+    """Say whether `session` is from the same start of `job`, without `task`.
 
-    A session that ended a while ago is of an earlier start, unless `task` was restarted.
+    A session that ended a while ago is from an earlier start, unless `task` was restarted.
     """
     try:
         if read_manifest(session).job != job:
             return False
-        found = [session, *launches(session)]
-        tasks = [read_manifest(path).task for path in found]
-        outcomes = [read_outcome(path) for path in found]
+        paths = [session, *launches(session)]
+        tasks = [read_manifest(path).task for path in paths]
+        outcomes = [read_outcome(path) for path in paths]
     except SessionError:
         return False
     ends = [outcome.ended_ns for outcome in outcomes if outcome is not None]
@@ -171,17 +171,17 @@ def await_others(session: Path, expected: int | None, seconds: float) -> int:
     """Wait for the job's other launchers to end; return how many have not."""
     deadline = time.monotonic() + seconds
     while True:
-        found = [session, *launches(session)]
-        running = sum(read_outcome(launch) is None for launch in found)
-        if expected is not None and len(found) < expected:
-            running += expected - len(found)
+        paths = [session, *launches(session)]
+        running = sum(read_outcome(launch) is None for launch in paths)
+        if expected is not None and len(paths) < expected:
+            running += expected - len(paths)
         deleted = not (session / names.MANIFEST).exists()
         if not running or deleted or time.monotonic() >= deadline:
             return running
         time.sleep(0.1)
 
 
-def job_of(environment: Mapping[str, str]) -> str:
+def job_name(environment: Mapping[str, str]) -> str:
     """Return the job and step that `environment` names, such as ``slurm-4711.0``; empty: none.
 
     ``IOTRACE_JOB`` overrides what the scheduler says.
@@ -194,7 +194,7 @@ def job_of(environment: Mapping[str, str]) -> str:
     return "".join(character if character.isalnum() or character in "._-" else "-" for character in job)
 
 
-def task_of(environment: Mapping[str, str]) -> str:
+def task_name(environment: Mapping[str, str]) -> str:
     """Return which of the job's tasks this is; empty where nothing says.
 
     A task seen twice is another run: a second command typed into one interactive step.

@@ -14,13 +14,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 
 from iotrace.errors import LaunchError
 from iotrace.launch import capture_directory, child, posix
 from iotrace.launch.capture_directory import make_private
-from iotrace.launch.read_paths import added_read_paths
-from iotrace.launch.session_directory import TakenError, begin, commit_of, job_of, may_join, numbered, task_of
+from iotrace.launch.session_directory import (
+    TakenError,
+    begin,
+    job_name,
+    may_join,
+    numbered,
+    read_commit,
+    task_name,
+)
 from iotrace.launch.telemetry.procfs import count_oom_kills
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
@@ -29,6 +37,10 @@ from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState,
 from iotrace.session.masks import masked
 from iotrace.version import __version__
 
+# Of read paths that other packages add, as `agent.readpaths.finders` reads them.
+_FINDER = re.compile(r"(\d+(:\w+)?|result)(\.\w+(\(\))?)*|length")
+_CALL = re.compile(r"\w+(\.\w+)*")
+_READ_PATHS_REMEDY = "see docs/readpaths.md"
 # NVIDIA, AMD, Intel. A node without a device behind it makes the exposed wait unknown, not wrong.
 _ACCELERATOR_NODES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*")
 _SHIM = Path(__file__).parent.parent / "agent" / "shim"
@@ -51,12 +63,12 @@ def begin_by_default(manifest: Manifest, suffix: str = "") -> tuple[Path, Path]:
     Raises:
         LaunchError: it cannot be written.
     """
-    job = job_of(os.environ)
+    job = job_name(os.environ)
     name = job or f"{datetime.now():%Y%m%d-%H%M%S}"
     for path in numbered(Path(f"iotrace-{name}{suffix}")):
         # Another task of the job may have made the directory just now, and be about to write its manifest.
         is_begun = job and path.is_dir() and not (path / names.MANIFEST).exists()
-        if not path.exists() or is_begun or (job and may_join(path, job, task_of(os.environ))):
+        if not path.exists() or is_begun or (job and may_join(path, job, task_name(os.environ))):
             with suppress(TakenError):  # another run that began in the same second was faster
                 return path, begin(path, manifest)
     raise AssertionError("there is always a next number")
@@ -188,14 +200,14 @@ def describe(
         started_ns=time.time_ns(),
         cpus=len(os.sched_getaffinity(0)),
         posix=posix_state,
-        job=job_of(os.environ) if in_job else "",
-        task=task_of(os.environ) if in_job else "",
+        job=job_name(os.environ) if in_job else "",
+        task=task_name(os.environ) if in_job else "",
         accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
         telemetry_ms=telemetry_ms,
         not_captured=not_captured,
         torch=torch,
         launcher=this_process(),
-        commit=commit_of(Path(_working_directory())),
+        commit=read_commit(Path(_working_directory())),
     )
 
 
@@ -264,3 +276,43 @@ def _steps(text: str) -> str:
         if number < least:
             raise LaunchError(f"--torch-steps {text!r}: {name} has to be {least} or more", remedy)
     return ":".join(map(str, numbers))
+
+
+def added_read_paths() -> tuple[dict[str, str], list[NotCaptured]]:
+    """Return the agent's setting with the read paths that other packages add, and those that are none.
+
+    They are entry points, and no package is imported for them. A value is the call, such as
+    ``mylib.reader:Reader.read``. Its name says the rest, between semicolons: a label that makes it unique,
+    then any of ``file FINDER``, ``size FINDER``, ``threads`` and ``each``.
+    """
+    from importlib.metadata import entry_points
+
+    rows, refused = [], []
+    points = entry_points(group=names.READ_PATHS_GROUP)
+    for point in sorted(points, key=attrgetter("value", "name")):
+        module, _, call = point.value.partition(":")
+        row, why = _read_path(point.name)
+        if not why and not (_CALL.fullmatch(module.strip()) and _CALL.fullmatch(call.strip())):
+            why = "its value is no MODULE:CALL"
+        if why:
+            refused.append(
+                NotCaptured(f"the read path {point.value}", f"{why} (entry point)", _READ_PATHS_REMEDY)
+            )
+        else:
+            rows.append("\t".join((module.strip(), call.strip(), *row)))
+    return ({names.READ_PATHS: "\n".join(rows)} if rows else {}), refused
+
+
+def _read_path(name: str) -> tuple[list[str], str]:
+    """Return the finders of file and size and the words in an entry point's name, or why that says none."""
+    finders = {"file": "", "size": "result"}
+    words = []
+    for field in name.split(";")[1:]:
+        key, _, finder = field.strip().partition(" ")
+        if key in ("threads", "each") and not finder:
+            words.append(key)
+        elif key in finders and (_FINDER.fullmatch(finder) or (key, finder) == ("size", "unknown")):
+            finders[key] = "" if finder == "unknown" else finder
+        else:
+            return [], f"'{field.strip()}' is no field of a read path"
+    return [*finders.values(), " ".join(words)], ""

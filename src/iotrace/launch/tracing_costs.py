@@ -1,7 +1,7 @@
 """Measure what one traced call, span and process start cost here and now: about 0.2 s, after the command.
 
 A table of costs would be another machine's. Two children are measured, one traced and one bare; they run
-beside each other, while the launcher reads the session.
+at the same time, while the launcher reads the session.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def maybe(text: str | None, most: int = _LONGEST) -> Recorded | None:
     return recorded(text, most) if text else None
 
 
-def number_of(value: float | None, unit: str, kind: Any = MEASURED, interval: Any = None) -> Number:
+def make_number(value: float | None, unit: str, kind: Any = MEASURED, interval: Any = None) -> Number:
     """Return a figure of five digits; None is unknown."""
     ends = None if interval is None else [short(each) for each in interval]
     return Number(value=None if value is None else short(value), unit=unit, kind=kind, interval_95=ends)
@@ -80,8 +80,8 @@ def code_line(text: str) -> Recorded:
     return Recorded(shown + "\r" * text.endswith("\r"))
 
 
-def start_of(cursor: str | None) -> int:
-    """Return the row that a cursor stands for.
+def parse_cursor(cursor: str | None) -> int:
+    """Return the row that a cursor means.
 
     Raises:
         UsageError: it is none of this server's.
@@ -97,7 +97,7 @@ def paged(
     make: Callable[[list[Any]], _Answer], rows: Sequence[Any], cursor: str | None, most: int, at_once: int
 ) -> _Answer:
     """Make an answer of as many rows as `most` bytes have room for, at least one."""
-    start = start_of(cursor)
+    start = parse_cursor(cursor)
     chosen = list(rows[start : start + at_once])
     room = most - len(_CODEC.encode(make([]))) - 64  # the cursor and the count
     used = 0
@@ -131,7 +131,7 @@ def _cut(value: Any, longest: int, items: int) -> Any:
     return value
 
 
-def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+def make_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the JSON Schema of a struct; its root is an object, as the protocol wants."""
     (root,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     if "$ref" in root:

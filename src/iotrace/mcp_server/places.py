@@ -28,12 +28,12 @@ class Places:
         try:
             if any(len(os.fsencode(part)) > _LONGEST_NAME for part in name.split("/")):
                 raise ValueError(name)
-            found = (self.root / name).resolve()
+            path = (self.root / name).resolve()
         except (ValueError, OSError, RuntimeError) as error:  # a zero byte, a circle of links
             raise UsageError("that is no path", _REMEDY) from error
-        if not self.holds(found):
+        if not self.holds(path):
             raise UsageError("that path leads out of the directory that this server shows", _REMEDY)
-        return found
+        return path
 
     def holds(self, path: Path) -> bool:
         """Whether a path is below the directory."""
@@ -46,13 +46,13 @@ class Places:
             UsageError: it leads out of the directory.
             SessionError: there is no session, or a link in it leads out of the directory.
         """
-        found = self.path(name)
-        if not (found / names.MANIFEST).is_file():
+        path = self.path(name)
+        if not (path / names.MANIFEST).is_file():
             raise SessionError("there is no session of that name", _REMEDY)
-        self._refuse_links(found)
-        return found
+        self._refuse_links(path)
+        return path
 
-    def name_of(self, path: Path) -> str:
+    def relative_name(self, path: Path) -> str:
         """Return what a path below the directory is called."""
         return os.path.relpath(path.resolve(), self.root)
 
@@ -67,10 +67,10 @@ class Places:
                 for entry in entries:
                     seen += 1
                     if entry.is_symlink():
-                        raise SessionError(f"{self.name_of(session)} holds a link: it is not read")
+                        raise SessionError(f"{self.relative_name(session)} holds a link: it is not read")
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(Path(entry.path))
                     if seen > _MOST_ENTRIES:
                         raise SessionError(
-                            f"{self.name_of(session)} holds too many files: iotrace report reads it"
+                            f"{self.relative_name(session)} holds too many files: iotrace report reads it"
                         )

@@ -73,11 +73,11 @@ class Reports:
         """
         report = self.of(session)
         if number is None:
-            found = report.main_rank or next(iter(report.ranks), None)
+            chosen = report.main_rank or next(iter(report.ranks), None)
         else:
-            found = next((rank for rank in report.ranks if rank.rank == number), None)
-        if found is None:
+            chosen = next((rank for rank in report.ranks if rank.rank == number), None)
+        if chosen is None:
             raise SessionError(
                 "the session has no such rank" if number is not None else "the session has no rank"
             )
-        return found
+        return chosen

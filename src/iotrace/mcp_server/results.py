@@ -1,8 +1,9 @@
-"""What each tool is asked, and what it answers."""
+"""What a tool is; what each is asked, and what it answers."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -282,3 +283,14 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     result: Annotated[str, Meta(description="name of the session or directory that it wrote; empty: none")]
     trial: Annotated[TrialFound | None, Meta(description="of try_fix: what came of it")] = None
     output: Annotated[list[Recorded], Meta(description="the last lines of its output")]
+
+
+class Tool(NamedTuple):
+    """A tool: what it takes, what it answers, and what does it. `runs`: it starts the user's program."""
+
+    name: str
+    says: str
+    asked: type[Asked]
+    answers: type[msgspec.Struct]
+    call: Callable[[Any], Any]
+    runs: bool = False

@@ -17,9 +17,9 @@ import anyio
 import iotrace_command
 from iotrace.errors import UsageError
 from iotrace.mcp_server import results as r
-from iotrace.mcp_server.answers import AT_MOST, PREDICTED, maybe, number_of, recorded
+from iotrace.mcp_server.answers import AT_MOST, PREDICTED, make_number, maybe, recorded
 from iotrace.mcp_server.places import Places
-from iotrace.mcp_server.tool import Tool
+from iotrace.mcp_server.results import Tool
 from iotrace.session.manifest import read_document
 from iotrace.trying.results import RESULT, Trial
 
@@ -117,7 +117,7 @@ class Running:
         return r.Ran(
             exit_code=process.returncode,
             ended_early=early,
-            result=self._places.name_of(target) if target.exists() else "",
+            result=self._places.relative_name(target) if target.exists() else "",
             output=[recorded(self._places.below(line), 160) for line in lines[-_LAST_LINES:]],
             trial=_trial(target),
         )
@@ -125,27 +125,29 @@ class Running:
 
 def _trial(target: Path) -> r.TrialFound | None:
     """Return what a trial found, if that is what was run."""
-    found = read_document(target / RESULT, Trial)
-    if found is None:
+    trial = read_document(target / RESULT, Trial)
+    if trial is None:
         return None
-    gain, told = found.gain, found.told
+    gain, told = trial.gain, trial.told
     kind = (
         PREDICTED
         if told is not None and (told.high is None or not told.about) and told.low is not None
         else AT_MOST
     )
     return r.TrialFound(
-        proven=found.proven,
-        kind=found.kind,
-        fix=recorded(found.fix_text),
-        text=recorded(found.text),
-        why=maybe(found.why),
-        faster=None if gain is None else number_of(gain.median, _TIMES, interval=[gain.low, gain.high]),
-        told=None if told is None else number_of(told.low if told.high is None else told.high, _TIMES, kind),
-        settings={each.parameter: each.after for each in found.settings},
+        proven=trial.proven,
+        kind=trial.kind,
+        fix=recorded(trial.fix_text),
+        text=recorded(trial.text),
+        why=maybe(trial.why),
+        faster=None if gain is None else make_number(gain.median, _TIMES, interval=[gain.low, gain.high]),
+        told=None
+        if told is None
+        else make_number(told.low if told.high is None else told.high, _TIMES, kind),
+        settings={each.parameter: each.after for each in trial.settings},
         data=[
             r.CopyOfData(path=recorded(each.path), copy=recorded(each.new_path), how=each.how)
-            for each in found.data
+            for each in trial.data
         ],
     )
 

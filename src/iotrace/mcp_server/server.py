@@ -14,10 +14,10 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from iotrace.errors import IotraceError, what_failed
-from iotrace.mcp_server.answers import MOST_BYTES, recorded, schema_of, shortened
+from iotrace.mcp_server.answers import MOST_BYTES, make_schema, recorded, shortened
 from iotrace.mcp_server.places import Places
+from iotrace.mcp_server.results import Tool
 from iotrace.mcp_server.running import Running
-from iotrace.mcp_server.tool import Tool
 from iotrace.mcp_server.tools import Reading
 from iotrace.report.printing import encode_json
 from iotrace.version import __version__
@@ -37,9 +37,9 @@ An answer is cut to most_bytes; next_cursor gives the rest."""
 def make_server(root: Path, allow_run: bool) -> Server[Any]:
     """Make the server of a directory; `allow_run` offers the tools that start the user's program."""
     reading = Reading(root)
-    found = [*reading.tools(), *(Running(reading.places).tools() if allow_run else [])]
-    tools = {tool.name: tool for tool in found}
-    listed = [_listed(tool) for tool in found]
+    offered = [*reading.tools(), *(Running(reading.places).tools() if allow_run else [])]
+    tools = {tool.name: tool for tool in offered}
+    listed = [_listed(tool) for tool in offered]
 
     async def list_tools(_: Any, __: Any) -> mcp_types.ListToolsResult:
         return mcp_types.ListToolsResult(tools=listed)
@@ -92,8 +92,8 @@ def _listed(tool: Tool) -> mcp_types.Tool:
     return mcp_types.Tool(
         name=tool.name,
         description=tool.says,
-        input_schema=schema_of(tool.asked),
-        output_schema=schema_of(tool.answers),
+        input_schema=make_schema(tool.asked),
+        output_schema=make_schema(tool.answers),
         annotations=mcp_types.ToolAnnotations(
             read_only_hint=not tool.runs, destructive_hint=tool.runs, open_world_hint=tool.runs
         ),

@@ -10,7 +10,7 @@ from iotrace.mcp_server import results as r
 from iotrace.mcp_server.answers import code_line, maybe, paged, recorded
 from iotrace.mcp_server.places import Places
 from iotrace.mcp_server.reports import Reports
-from iotrace.mcp_server.tool import Tool
+from iotrace.mcp_server.results import Tool
 from iotrace.patching.patch import Patch, patch_of_fix
 from iotrace.session.manifest import read_manifest
 
@@ -55,7 +55,7 @@ class Sources:
         def make(chosen: list[Any]) -> r.SourceLines:
             return r.SourceLines(
                 session=asked.session,
-                file=recorded(self.places.name_of(file)),
+                file=recorded(self.places.relative_name(file)),
                 loader_line=line,
                 changed_since=file.stat().st_mtime_ns > manifest.started_ns,
                 lines=chosen,
@@ -70,19 +70,19 @@ class Sources:
         if asked.fix > len(fixes):
             raise UsageError(f"the verdict has {len(fixes)} fixes", "verdict lists them")
         fix = fixes[asked.fix - 1]
-        found = patch_of_fix(path, fix, self.reports.loader(path))
-        outside = [file for file, _ in found.lines if not self.places.holds(Path(file).resolve())]
+        patch = patch_of_fix(path, fix, self.reports.loader(path))
+        outside = [file for file, _ in patch.lines if not self.places.holds(Path(file).resolve())]
         if outside:
-            found = Patch(why_not="the program's source is outside of the directory that this server shows")
-        lines = [code_line(line) for line in (found.diff or "").split("\n")[:-1]]
+            patch = Patch(why_not="the program's source is outside of the directory that this server shows")
+        lines = [code_line(line) for line in (patch.diff or "").split("\n")[:-1]]
 
         def make(chosen: list[Any]) -> r.PatchLines:
             return r.PatchLines(
                 session=asked.session,
                 fix=recorded(fix.text),
                 proven=False,
-                why_not=maybe(found.why_not),
-                command=maybe(found.command),
+                why_not=maybe(patch.why_not),
+                command=maybe(patch.command),
                 diff=chosen,
             )
 

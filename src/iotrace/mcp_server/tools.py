@@ -1,4 +1,4 @@
-"""The tools that read: each takes a struct, and answers one of `results`."""
+"""The tools that read reports: each takes a struct, and answers one of `results`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,32 @@ import msgspec
 from iotrace.analysis.compare.basis import basis_of
 from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.results import Fix, Trust as FoundTrust
+from iotrace.analysis.results.base import figures_of
 from iotrace.analysis.rules.catalogue import explained, named, near
 from iotrace.doctor.diagnose import diagnose
 from iotrace.errors import SessionError, UsageError
 from iotrace.mcp_server import results as r
 from iotrace.mcp_server.answers import (
     AT_MOST,
+    MEASURED,
     PREDICTED,
+    make_number,
     maybe,
-    number_of,
     paged,
+    parse_cursor,
     recorded,
+    short,
 )
 from iotrace.mcp_server.places import Places
 from iotrace.mcp_server.reports import Reports
+from iotrace.mcp_server.results import Tool
 from iotrace.mcp_server.source_tools import Sources
-from iotrace.mcp_server.tool import Tool
-from iotrace.mcp_server.view_tool import Views
+from iotrace.report.blocks import Table
+from iotrace.report.views import VIEWS, tables_of
 from iotrace.session.listing import list_sessions
+
+_MOST_ITEMS = 8
+_PREDICTED_VIEWS = ("gain",)  # views whose rows are a model's
 
 
 class Reading:
@@ -110,7 +118,7 @@ class Reading:
                 else datetime.fromtimestamp(each.started_ns / 1e9, timezone.utc)
             )
             row = r.SessionRow(
-                session=self.places.name_of(path),
+                session=self.places.relative_name(path),
                 started_utc=None if started is None else f"{started:%Y-%m-%d %H:%M:%S}",
                 seconds=None if each.seconds is None else round(each.seconds, 1),
                 state=each.state,
@@ -136,10 +144,10 @@ class Reading:
             text=recorded(verdict.text),
             why=maybe(verdict.why),
             trust=_trust(verdict.trust),
-            step=number_of(steps.mean_ms, "ms", interval=steps.mean_ci95_ms),
+            step=make_number(steps.mean_ms, "ms", interval=steps.mean_ci95_ms),
             steps=steps.count,
-            data_wait=number_of(wait.raw_ms, "ms per step"),
-            wait_fraction=number_of(wait.raw_wait_fraction, "0 to 1", interval=wait.raw_wait_fraction_ci95),
+            data_wait=make_number(wait.raw_ms, "ms per step"),
+            wait_fraction=make_number(wait.raw_wait_fraction, "0 to 1", interval=wait.raw_wait_fraction_ci95),
             causes={cause: round(ms, 3) for cause, ms in wait.causes_ms.items() if ms},
             fixes=[_fix(number, fix) for number, fix in enumerate(verdict.fixes[:5], 1)],
             fixes_total=len(verdict.fixes),
@@ -149,10 +157,10 @@ class Reading:
 
     def explain(self, asked: r.AskedRule) -> r.Rule:
         """Explain a rule; its texts are iotrace's own."""
-        found = named(asked.rule)
-        if found is None:
+        known = named(asked.rule)
+        if known is None:
             raise UsageError("there is no such rule", f"near to it: {', '.join(near(asked.rule)) or 'none'}")
-        about = explained(found)
+        about = explained(known)
         texts = [*about.meaning, *(f"Bound: {each}" for each in about.bounds), f"Remedy: {about.remedy}"]
         if about.example:
             texts.append(f"Example, of made-up figures: {about.example}")
@@ -216,31 +224,31 @@ class Reading:
         if paths[0] == paths[1]:
             raise UsageError("both are one session", "give the session before a change, and the one after it")
         reports = [msgspec.to_builtins(self.reports.of(path)) for path in paths]
-        found = compare(*(basis_of(report, path) for report, path in zip(reports, paths, strict=True)))
-        before_ms, after_ms = found.step_ms
+        comparison = compare(*(basis_of(report, path) for report, path in zip(reports, paths, strict=True)))
+        before_ms, after_ms = comparison.step_ms
         return r.Compared(
             before=asked.before,
             after=asked.after,
-            comparable=found.comparable,
-            differs=[recorded(each, 160) for each in found.differs[:5]],
-            verdict=found.verdict,
-            text=recorded(found.text),
-            step_before=number_of(before_ms, "ms"),
-            step_after=number_of(after_ms, "ms"),
-            change=number_of(found.change_pct, "%", interval=found.ci95_pct),
+            comparable=comparison.comparable,
+            differs=[recorded(each, 160) for each in comparison.differs[:5]],
+            verdict=comparison.verdict,
+            text=recorded(comparison.text),
+            step_before=make_number(before_ms, "ms"),
+            step_after=make_number(after_ms, "ms"),
+            change=make_number(comparison.change_pct, "%", interval=comparison.ci95_pct),
             parts=[
                 r.ChangedPart(
                     what=recorded(each.what, 120),
-                    by=number_of(each.by_ms, "ms per step", interval=each.ci95_ms),
+                    by=make_number(each.by_ms, "ms per step", interval=each.ci95_ms),
                 )
-                for each in found.changed[:6]
+                for each in comparison.changed[:6]
             ],
-            trust=[_trust(side.trust) for side in found.sessions],
+            trust=[_trust(side.trust) for side in comparison.sessions],
         )
 
     def doctor(self, asked: r.AskedRows) -> r.Doctor:
         """Check this machine; torch has 30 s to be imported."""
-        found = diagnose([], None, None, 30.0)
+        diagnosis = diagnose([], None, None, 30.0)
         rows = [
             r.CheckRow(
                 check=each.id,
@@ -249,17 +257,17 @@ class Reading:
                 why=maybe(each.why, 160),
                 remedy=maybe(each.remedy, 160),
             )
-            for each in sorted(found.checks, key=lambda each: each.status == "ok")
+            for each in sorted(diagnosis.checks, key=lambda each: each.status == "ok")
         ]
 
         def make(chosen: list[Any]) -> r.Doctor:
-            return r.Doctor(captured=found.captured, not_captured=found.not_captured, checks=chosen)
+            return r.Doctor(captured=diagnosis.captured, not_captured=diagnosis.not_captured, checks=chosen)
 
         return paged(make, rows, asked.cursor, asked.most_bytes, asked.most_rows)
 
 
-def _trust(found: FoundTrust) -> r.Trust:
-    return r.Trust(level=found.level, reasons=[recorded(each, 160) for each in found.reasons[:5]])
+def _trust(trust: FoundTrust) -> r.Trust:
+    return r.Trust(level=trust.level, reasons=[recorded(each, 160) for each in trust.reasons[:5]])
 
 
 def _fix(number: int, fix: Fix) -> r.FixRow:
@@ -270,8 +278,89 @@ def _fix(number: int, fix: Fix) -> r.FixRow:
         number=number,
         rule=fix.code,
         text=recorded(fix.text, 160),
-        gain=number_of(gain_ms, "ms per step", kind, fix.gain_interval_ms),
-        speedup=number_of(speedup, "times as fast", kind),
+        gain=make_number(gain_ms, "ms per step", kind, fix.gain_interval_ms),
+        speedup=make_number(speedup, "times as fast", kind),
         command=maybe(fix.command),
         settings=fix.change.settings if fix.change is not None else {},
     )
+
+
+class Views:
+    """The views of ``iotrace report --view``."""
+
+    def __init__(self, places: Places, reports: Reports) -> None:
+        self.places, self.reports = places, reports
+
+    def tools(self) -> list[Tool]:
+        """List the tool."""
+        says = f"Show rows of one part of a report. Views: {', '.join(VIEWS)}."
+        return [Tool("view", says, r.AskedView, r.View, self.view)]
+
+    def view(self, asked: r.AskedView) -> r.View:
+        """Show rows of a view."""
+        if asked.view not in VIEWS:
+            raise UsageError("there is no such view", f"there are {', '.join(VIEWS)}")
+        report = self.reports.of(self.places.session(asked.session))
+        tables = [each for each in tables_of(asked.view, report) if asked.rank in (None, each.rank)]
+        rows = [(table, row) for table in tables for row in (table.rows or (None,))]
+        start = min(parse_cursor(asked.cursor), max(len(rows) - 1, 0))
+        if not rows:
+            raise SessionError("the view shows nothing of that rank")
+        table = rows[start][0]
+        cells: list[Any] = [
+            None if each is not table or row is None else _cells(table, row) for each, row in rows
+        ]
+        own = [at for at, (each, _) in enumerate(rows) if each is table]
+
+        def make(chosen: list[Any]) -> r.View:
+            return r.View(
+                session=asked.session,
+                view=asked.view,
+                kind=PREDICTED if asked.view in _PREDICTED_VIEWS else MEASURED,
+                table=recorded(table.title),
+                rank=table.rank,
+                columns=_columns(table),
+                rows=[row for row in chosen if row is not None],
+                unknown=None if table.rows else recorded(table.unknown_text),
+            )
+
+        at_once = min(asked.most_rows, own[-1] + 1 - start)
+        return paged(make, cells, str(start), asked.most_bytes, at_once)
+
+
+def _cells(table: Table, row: msgspec.Struct) -> list[Any]:
+    values = []
+    for field in table.fields:
+        name, _, entry = field.name.partition(".")
+        value = getattr(row, name)
+        if entry and value is not None:
+            value = value.get(entry)
+        values.append(_cell(value))
+    return values
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return short(value)
+    if isinstance(value, list):
+        return [_cell(each) for each in value[:_MOST_ITEMS]]
+    if isinstance(value, str):
+        return recorded(value, 120)
+    return recorded(str(msgspec.to_builtins(value)), 120)
+
+
+def _columns(table: Table) -> list[r.Column]:
+    known = {} if not table.rows else {each.attribute: each for each in figures_of(type(table.rows[0]))}
+    columns = []
+    for field in table.fields:
+        figure = known.get(field.name.partition(".")[0])
+        columns.append(
+            r.Column(
+                name=field.name,
+                unit="" if figure is None else figure.unit,
+                meaning="" if figure is None else figure.meaning[:80],
+            )
+        )
+    return columns

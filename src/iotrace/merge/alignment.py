@@ -75,7 +75,7 @@ class _Tree:
             self._attach(index, self._best[index][1])
 
     def _next_root(self) -> int | None:
-        """The input with the most matches of those that are left."""
+        """The input with the most matches among those left."""
         left = [index for index in sorted(self._waiting) if self._matches[index].any()]
         kinds = ("none", "assumed")
         return max(
@@ -95,13 +95,13 @@ class _Tree:
             self._add(index)
 
     def _attach(self, index: int, parent: int) -> None:
-        found = self._fit(index, parent)
+        fit = self._fit(index, parent)
         link, above = self._inputs[index].link, self._inputs[parent].link
-        step, bound = found.map, found.bound_ns
+        step, bound = fit.map, fit.bound_ns
         if not step.drift_ppb and abs(step.shift_ns) <= bound and link.kind == "assumed":
             step, bound = ClockMap(), bound + abs(step.shift_ns)  # the stamps agree already
         path = step.compose(above.map)
-        why = self._why(found, index, parent, moved=step != ClockMap())
+        why = self._why(fit, index, parent, moved=step != ClockMap())
         for other in self._sharing(index):
             item = self._inputs[other].link
             first_ns = self._inputs[other].survey.first_ns
@@ -142,21 +142,21 @@ class _Tree:
         lasts = [time for time in (survey.last_ns, *ends) if time is not None]
         return fit(reference, other, min(firsts), max(lasts))
 
-    def _why(self, found: Fit, index: int, parent: int, moved: bool) -> str:
+    def _why(self, fit: Fit, index: int, parent: int, moved: bool) -> str:
         ours, theirs = self._inputs[index].survey.collectives, self._inputs[parent].survey.collectives
         by_order = any(key[-1].startswith(BY_ORDER) for key in ours if key in theirs)
-        text = f"{found.matches} collectives matched{' by their order' if by_order else ''}"
+        text = f"{fit.matches} collectives matched{' by their order' if by_order else ''}"
         if self._depth[parent] or self._inputs[parent].link.bound_ns is None:
             text += f" with {self._inputs[parent].file.label}"
-        if found.map.drift_ppb:
-            text += f", a drift of {abs(found.map.drift_ppb) / 1e3:.3g} ppm undone"
+        if fit.map.drift_ppb:
+            text += f", a drift of {abs(fit.map.drift_ppb) / 1e3:.3g} ppm undone"
         elif not moved:
             text += "; no offset seen"
-        if found.refused_ppm is not None:
-            text += f"; they part by {abs(found.refused_ppm):.3g} ppm, more than clocks drift"
+        if fit.refused_ppm is not None:
+            text += f"; they part by {abs(fit.refused_ppm):.3g} ppm, more than clocks drift"
         ends = [end for _, end in ours.values()]
-        if found.beyond_ns * 2 > max(ends) - min(ends):
-            text += f"; {found.beyond_ns / 1e9:.3g} s of the trace are beyond them"
+        if fit.beyond_ns * 2 > max(ends) - min(ends):
+            text += f"; {fit.beyond_ns / 1e9:.3g} s of the trace are beyond them"
         return text
 
 
@@ -167,7 +167,7 @@ def _matches(inputs: list[Input]) -> npt.NDArray[np.int64]:
         for key in item.survey.collectives:
             holders.setdefault(key, []).append(index)
     counts = np.zeros((len(inputs), len(inputs)), np.int64)
-    # A process group's ranks hold the same collectives: a few sets of holders stand for all.
+    # A process group's ranks hold the same collectives: a few sets of holders cover all.
     for group, count in Counter(map(tuple, holders.values())).items():
         counts[np.ix_(group, group)] += count
     np.fill_diagonal(counts, 0)
@@ -223,10 +223,10 @@ def link(inputs: list[Input], align_start: bool) -> None:
 
 
 def _of_job(item: Input) -> RankOfJob:
-    found = item.survey
-    ends = (found.first_ns, found.last_ns) if found.absolute else (None, None)
-    process = found.pids[0] if found.pids else None
-    return RankOfJob(item.file.label, found.rank, found.world_size, process, *ends)
+    survey = item.survey
+    ends = (survey.first_ns, survey.last_ns) if survey.absolute else (None, None)
+    process = survey.pids[0] if survey.pids else None
+    return RankOfJob(item.file.label, survey.rank, survey.world_size, process, *ends)
 
 
 def _moved_too_far(inputs: list[Input]) -> str | None:
@@ -238,18 +238,18 @@ def _moved_too_far(inputs: list[Input]) -> str | None:
     return None
 
 
-def _first(file: InputFile, found: Survey) -> ClockLink:
+def _first(file: InputFile, survey: Survey) -> ClockLink:
     if file.kind == SESSION:
-        bound = found.bound_ns or 0
-        why, domain = "its session recorded how the host's clocks relate", found.clock_domain or found.host
+        bound = survey.bound_ns or 0
+        why, domain = "its session recorded how the host's clocks relate", survey.clock_domain or survey.host
         return ClockLink("exact", bound_ns=bound, why=why, domain=domain, own_bound_ns=bound)
     if file.kind == DFTRACER:
         why = "CLOCK_REALTIME of its host, in whole us"
         return ClockLink("exact", bound_ns=_DFTRACER_BOUND_NS, why=why, own_bound_ns=_DFTRACER_BOUND_NS)
-    if found.absolute and found.host:
-        return ClockLink("assumed", why=f"time since 1970 on {found.host}, by no clock that was measured")
-    if found.absolute:
-        host = f"of {found.named_host}, where no other clock" if found.named_host else ""
+    if survey.absolute and survey.host:
+        return ClockLink("assumed", why=f"time since 1970 on {survey.host}, by no clock that was measured")
+    if survey.absolute:
+        host = f"of {survey.named_host}, where no other clock" if survey.named_host else ""
         host = f"{host} was measured" if host else "of a host that the file does not name"
         return ClockLink("assumed", why=f"time since 1970 {host}")
     return ClockLink("none", why="it does not say when its time begins")
@@ -258,10 +258,10 @@ def _first(file: InputFile, found: Survey) -> ClockLink:
 def _other_hosts(inputs: list[Input]) -> None:
     """Only assume the clocks of other hosts than the first, but for those that its session relates to it."""
     for item in inputs:
-        found, link, first = item.survey.host_link, item.link, inputs[0]
-        if found is not None and item.file.path == first.file.path:
-            link.kind, link.why = found.kind, f"the clock of {item.survey.host}: {found.why}"
-            link.bound_ns = link.own_bound_ns = found.bound_ns + link.own_bound_ns
+        host_link, link, first = item.survey.host_link, item.link, inputs[0]
+        if host_link is not None and item.file.path == first.file.path:
+            link.kind, link.why = host_link.kind, f"the clock of {item.survey.host}: {host_link.why}"
+            link.bound_ns = link.own_bound_ns = host_link.bound_ns + link.own_bound_ns
         elif link.domain != first.link.domain and (
             first.survey.host_link is None or item.file.path != first.file.path
         ):
@@ -284,7 +284,7 @@ def _same_process(inputs: list[Input]) -> None:
         pid, link = item.survey.pids[0], item.link
         other = recorded.get(item.file.path)
         if other is None:
-            others = [each for each in known.get(pid, ()) if _may_be_of(item.survey, each.survey)]
+            others = [each for each in known.get(pid, ()) if _may_be_same_process(item.survey, each.survey)]
             if not others or len(ranks[pid]) != 1:
                 continue
             other = others[-1]
@@ -321,29 +321,29 @@ def _gap_ns(one: Survey, two: Survey) -> float:
     return max(one.first_ns, two.first_ns) - min(ends)
 
 
-def _may_be_of(found: Survey, other: Survey) -> bool:
-    """Whether a trace and what knows a process of its number can be of one process."""
-    near = found.by_kineto and _gap_ns(found, other) < _SAME_RUN_NS
-    return near and (other.rank is None or found.rank in (None, other.rank))
+def _may_be_same_process(survey: Survey, other: Survey) -> bool:
+    """Whether a trace can be of the process that another input recorded under its pid."""
+    near = survey.by_kineto and _gap_ns(survey, other) < _SAME_RUN_NS
+    return near and (other.rank is None or survey.rank in (None, other.rank))
 
 
-def _map(found: Survey, other: Survey, path: Path) -> ClockMap | None:
+def _map(survey: Survey, other: Survey, path: Path) -> ClockMap | None:
     """What brings the stamps of a trace of torch.profiler to the time of its session."""
-    if other.clock is None or found.first_ns is None or found.last_ns is None:
+    if other.clock is None or survey.first_ns is None or survey.last_ns is None:
         return ClockMap()
     recording = other.recordings.get(path) or Recording()
-    return other.clock.map_if_single_segment(found.first_ns, found.last_ns, recording)
+    return other.clock.map_if_single_segment(survey.first_ns, survey.last_ns, recording)
 
 
 def clocks_set(inputs: list[Input]) -> list[str]:
     """Describe each time that a host's clock was set during a session."""
-    found = {
+    hosts = {
         step_text(item.survey.host, step.by_ns, item.survey.clock.at_ns(step)): None
         for item in inputs
         if item.survey.clock is not None
         for step in item.survey.clock.steps
     }
-    return list(found)
+    return list(hosts)
 
 
 def _align(inputs: list[Input]) -> None:

@@ -25,12 +25,12 @@ from iotrace.sources.chrome.batch import Event, EventBatch
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.session import open_session
 from iotrace.sources.xplane import XPLANE
-from iotrace.timeline.build import Threads, batched, batches_of, build
-from iotrace.timeline.device import derived_of
+from iotrace.timeline.build import Threads, batched, build, make_batches
+from iotrace.timeline.device import derive_tracks
 from iotrace.timeline.model import ProcessTracks, Timeline
 
 _encode = msgspec.json.Encoder().encode
-# Files of a session that are its own, not traces that were recorded beside it.
+# Files of a session that are its own, not traces that were recorded with it.
 _OWN = {names.MANIFEST, names.OUTCOME, names.FILES, names.PROCESS}
 
 
@@ -41,22 +41,22 @@ def _opened(path: Path, job: str) -> SessionAnalysis:
 
 
 @lru_cache(maxsize=1)
-def _bytes_of(path: Path, job: str) -> int:
+def _count_bytes(path: Path, job: str) -> int:
     """Sum up the session's files; once for all of its ranks."""
     return sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
 
 
-def ranks_of(path: Path, job: str) -> list[str]:
+def list_ranks(path: Path, job: str) -> list[str]:
     """The names of the session's ranks."""
     return [rank.name for rank in _opened(path, job).session.ranks]
 
 
 def foreign_traces(path: Path) -> list[Path]:
     """Traces of other profilers that lie in the session, such as those of torch.profiler."""
-    found = [item for pattern in ("*.json", "*.json.gz", f"*{XPLANE}") for item in path.rglob(pattern)]
+    paths = [item for pattern in ("*.json", "*.json.gz", f"*{XPLANE}") for item in path.rglob(pattern)]
     return sorted(
         item
-        for item in found
+        for item in paths
         if item.name not in _OWN
         and item.is_file()
         and not item.is_symlink()
@@ -67,35 +67,35 @@ def foreign_traces(path: Path) -> list[Path]:
 
 def survey_session(file: InputFile) -> Survey:
     """Look at a rank of a session."""
-    analysis = _analysis_of(file)
+    analysis = _open_analysis(file)
     session, rank = analysis.session, analysis.rank
-    found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
-    found.clock_domain = rank.main.clock_domain
-    found.host_link = session.clocks.links.get(found.clock_domain)
+    survey = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
+    survey.clock_domain = rank.main.clock_domain
+    survey.host_link = session.clocks.links.get(survey.clock_domain)
     unsure_ns = session.calls.unsure_ns
-    found.bound_ns = max(
+    survey.bound_ns = max(
         max(process.clock.bound_ns, unsure_ns.get(process.identity.node, 0)) for process in rank.processes
     )
-    found.clock = None if rank.main.clock.matches_realtime else rank.main.clock
-    found.pids = [process.pid for process in rank.processes]
+    survey.clock = None if rank.main.clock.matches_realtime else rank.main.clock
+    survey.pids = [process.pid for process in rank.processes]
     for process in rank.processes:
-        found.recordings |= {trace: process.recordings.get(trace.name) for trace in process.torch_traces}
+        survey.recordings |= {trace: process.recordings.get(trace.name) for trace in process.torch_traces}
     if file.session is not None:  # of all of its session: a timeline is built twice for no choice
-        found.first_ns = session.manifest.started_ns
-        return found
-    found.bytes = _bytes_of(file.path, file.job) // len(session.ranks)
+        survey.first_ns = session.manifest.started_ns
+        return survey
+    survey.bytes = _count_bytes(file.path, file.job) // len(session.ranks)
     known = _opened(file.path, file.job)
     timeline = build(analysis, known.timed_failures, known.hangs, with_torch=False)
     slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
-    found.first_ns = min((item.start_ns for item in slices), default=None)
-    found.last_ns = max((item.end_ns for item in slices), default=None)
+    survey.first_ns = min((item.start_ns for item in slices), default=None)
+    survey.last_ns = max((item.end_ns for item in slices), default=None)
     for item in slices:
         if item.category == "step" and item.name.split()[-1].isdigit():
-            found.steps[int(item.name.split()[-1])] = (item.start_ns, item.end_ns)
-    return found
+            survey.steps[int(item.name.split()[-1])] = (item.start_ns, item.end_ns)
+    return survey
 
 
-def _analysis_of(file: InputFile) -> RankAnalysis:
+def _open_analysis(file: InputFile) -> RankAnalysis:
     if file.session is not None:
         return next(one for one in file.session.ranks if one.rank.name == file.session_rank)
     session = _opened(file.path, file.job).session
@@ -108,14 +108,14 @@ def session_batches(file: InputFile) -> Iterator[EventBatch]:
     # Of a session that is merged torch.profiler's traces are inputs of their own.
     known = file.session or _opened(file.path, file.job)
     with_torch = file.session is not None
-    timeline = build(_analysis_of(file), known.timed_failures, known.hangs, with_torch)
+    timeline = build(_open_analysis(file), known.timed_failures, known.hangs, with_torch)
     pids = [_pid(process, index) for index, process in enumerate(timeline.processes)]
     threads: Threads = [
         (pid, [(track.name, track.slices) for track in process.tracks])
         for pid, process in zip(pids, timeline.processes, strict=True)
     ]
     yield from batched((event, 0, 0) for event in _names(timeline, pids))
-    yield from batches_of(timeline, threads, first_flow=0)
+    yield from make_batches(timeline, threads, first_flow=0)
 
 
 def _names(timeline: Timeline, pids: list[int | str]) -> Iterator[Event]:
@@ -128,12 +128,12 @@ def _names(timeline: Timeline, pids: list[int | str]) -> Iterator[Event]:
 
 
 def metadata_event(pid: int | str, name: str, args: dict[str, Any], tid: int | str | UnsetType) -> Event:
-    """Make an event that names a process, or tells where a process or a track stands."""
+    """Make an event that names a process, or gives the place of a process or a track."""
     return Event(ph="M", pid=pid, tid=tid, name=name, args=Raw(_encode(args)))
 
 
 def _pid(process: ProcessTracks, number: int) -> int | str:
-    """The operating system's number, by which traces of the same process are put together."""
+    """The operating system's pid: it puts traces of the same process together."""
     digits = process.labels.removeprefix("pid ")
     return int(digits) if digits.isdigit() else f"process {number}"
 
@@ -155,7 +155,7 @@ def device_batches(path: Path, with_rank: bool) -> Iterator[EventBatch]:
     pids = list(dict.fromkeys(pid for pid, _ in trace.threads))
     numbers = np.array([pids.index(pid) for pid, _ in trace.threads], dtype=np.int64)
     owner = numbers[events.thread]
-    derived = derived_of(activity, waits_of(activity), KERNEL_GAP_US, owner, prefix)
+    derived = derive_tracks(activity, waits_of(activity), KERNEL_GAP_US, owner, prefix)
     timeline = Timeline(0, [ProcessTracks("", "", *derived[number]) for number in derived])
     threads: Threads = [
         (pids[number], [(track.name, track.slices) for track in own.tracks])
@@ -167,4 +167,4 @@ def device_batches(path: Path, with_rank: bool) -> Iterator[EventBatch]:
         for order, (name, _) in enumerate(tracks)
     )
     yield from batched((event, 0, 0) for event in names)
-    yield from batches_of(timeline, threads, first_flow=0)
+    yield from make_batches(timeline, threads, first_flow=0)

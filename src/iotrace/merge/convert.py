@@ -13,7 +13,7 @@ from typing import Any
 from iotrace.merge.input_files import CHROME, SESSION, InputFile
 from iotrace.merge.rewrite import FlowCheck, Rewriter, Sink
 from iotrace.merge.selection import Selection, are_in, chosen
-from iotrace.merge.survey import reader_of
+from iotrace.merge.survey import make_reader
 from iotrace.sources.byte_stream import Progress, blocks, silent, without_collecting
 from iotrace.sources.chrome.batch import Batch, Times
 from iotrace.sources.clocks.session_clock import ClockMap
@@ -144,7 +144,7 @@ def _reading(job: Job, problems: list[str], progress: Progress) -> tuple[Any, It
         from iotrace.merge.analysed_input import session_batches  # it imports the analysis, which is slow
 
         return None, session_batches(job.file)
-    reader: Any = reader_of(job.file, job.pool)
+    reader: Any = make_reader(job.file, job.pool)
     batches: Iterator[Batch] = reader.batches(blocks(job.file.path, problems, progress))
     if job.device_tracks:
         from iotrace.merge.analysed_input import device_batches  # it imports the analysis, too
@@ -154,13 +154,13 @@ def _reading(job: Job, problems: list[str], progress: Progress) -> tuple[Any, It
 
 
 def _metadata(reader: Any, notes: list[str]) -> dict[str, Any]:
-    """The keys that stood beside the events, unless they are as large as a file of their own, as is noted."""
-    found = {}
+    """The keys next to the events; a key as large as a file of its own is left out, with a note."""
+    metadata = {}
     for key, value in getattr(reader, "metadata", {}).items():
         text = json.dumps({key: value}, ensure_ascii=False)
         if len(text) < _LARGEST_METADATA:  # half a character of UTF-16 is JSON, and no Unicode
-            found.update(json.loads(text.encode(errors="replace")))
+            metadata.update(json.loads(text.encode(errors="replace")))
         else:
-            found[key] = "(left out: too large)"
+            metadata[key] = "(left out: too large)"
             notes.append(f"{key}, {len(text) / 1e6:.1f} MB besides its events, is left out")
-    return found
+    return metadata

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from iotrace.errors import IotraceError
 from iotrace.session import names
-from iotrace.session.listing import session_of_timeline, title_of
+from iotrace.session.listing import session_of_timeline, session_title
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.xplane import XPLANE
 
@@ -88,10 +88,10 @@ def _named_by(pattern: str) -> list[tuple[Path, bool]]:
         raise MergeError(
             f"{pattern} does not exist", "name a trace, a directory of traces, a pattern or a session"
         )
-    found = []
+    paths = []
     for match in matches:
-        found += _in_directory(match) if match.is_dir() else [(match, False)]
-    return found
+        paths += _in_directory(match) if match.is_dir() else [(match, False)]
+    return paths
 
 
 def _in_directory(path: Path) -> list[tuple[Path, bool]]:
@@ -115,7 +115,7 @@ def _is_trace(path: Path) -> bool:
 def identify(path: Path, problems: list[str], notes: list[str]) -> InputFile | None:
     """What `path` is; None where it is empty, as one of the lists then says; MergeError if it is no trace."""
     if path.is_dir():
-        return InputFile(path, SESSION, title_of(path))
+        return InputFile(path, SESSION, session_title(path))
     if os.path.exists(path) and not os.path.isfile(path):
         raise MergeError(f"{path} is no regular file")
     try:
@@ -159,7 +159,7 @@ def _looks_like_dftracer(text: bytes) -> bool:
     lines = [line for line in text[:200_000].splitlines() if line.strip() not in (b"", b"[", b"]")][:20]
     if len(text) > 200_000 and len(lines) < 20:
         lines = lines[:-1]
-    found = 0
+    count = 0
     for line in lines:
         try:
             value = json.loads(line.strip().rstrip(b",").decode(errors="replace"), strict=False)
@@ -175,8 +175,8 @@ def _looks_like_dftracer(text: bytes) -> bool:
             or "hhash" in str(value.get("args"))
         ):
             return True
-        found += 1
-    return found >= 2
+        count += 1
+    return count >= 2
 
 
 def each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:
@@ -185,7 +185,7 @@ def each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:
     looks: dict[tuple[int, bytes], list[InputFile]] = {}
     for file in files:
         if file.kind != SESSION:
-            alike = looks.setdefault(_look_of(file.path), [])
+            alike = looks.setdefault(_fingerprint(file.path), [])
             same = next((other for other in alike if filecmp.cmp(other.path, file.path, shallow=False)), None)
             if same is not None:
                 notes.append(f"{file.path} and {same.path} are the same: merged once")
@@ -195,7 +195,7 @@ def each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:
     return kept
 
 
-def _look_of(path: Path) -> tuple[int, bytes]:
+def _fingerprint(path: Path) -> tuple[int, bytes]:
     """What files of the same content have in common, and few others."""
     with path.open("rb") as file:
         return path.stat().st_size, hashlib.blake2b(file.read(_LOOK_BYTES), digest_size=16).digest()

@@ -68,14 +68,14 @@ class Input:
     @property
     def first_ns(self) -> int | None:
         """Its first time on the merged clock; None where it holds none."""
-        found = self.survey.first_ns
-        return None if found is None else self.link.map.map_one(found)
+        first_ns = self.survey.first_ns
+        return None if first_ns is None else self.link.map.map_one(first_ns)
 
     @property
     def last_ns(self) -> int | None:
         """Its last time on the merged clock; None where it holds none."""
-        found = self.survey.last_ns
-        return None if found is None else self.link.map.map_one(found)
+        last_ns = self.survey.last_ns
+        return None if last_ns is None else self.link.map.map_one(last_ns)
 
 
 _DAY_NS = 86_400 * 10**9
@@ -105,7 +105,7 @@ def is_output(path: Path, output: Path, per_rank: bool) -> bool:
     """Whether the merge would write `path`."""
     if not per_rank:
         return os.path.exists(output) and os.path.exists(path) and os.path.samefile(output, path)
-    suffix = suffix_of(output)
+    suffix = find_suffix(output)
     stem, name = output.name.removesuffix(suffix), path.name
     if not name.startswith(f"{stem}-") or not name.endswith(suffix):
         return False
@@ -113,7 +113,7 @@ def is_output(path: Path, output: Path, per_rank: bool) -> bool:
     return is_rank and os.path.realpath(path.parent) == os.path.realpath(output.parent)
 
 
-def files_of(
+def list_files(
     inputs: Sequence[str], output: Path, per_rank: bool, problems: list[str], notes: list[str]
 ) -> list[InputFile]:
     """What `inputs` name, sessions by rank and with the traces in them; what was left out is noted."""
@@ -135,9 +135,9 @@ def files_of(
         if file.kind != SESSION:
             files.append(file)
             continue
-        from iotrace.merge.analysed_input import foreign_traces, ranks_of  # it imports the analysis
+        from iotrace.merge.analysed_input import foreign_traces, list_ranks  # it imports the analysis
 
-        ranks = ranks_of(path, job)
+        ranks = list_ranks(path, job)
         for name in ranks:
             label = file.label if len(ranks) == 1 else f"{file.label}/{name}"
             files.append(InputFile(path, SESSION, label, session_rank=name, job=job))
@@ -159,7 +159,7 @@ def no_events(why: list[str]) -> MergeError:
     return MergeError("the inputs hold no events" + (f": {why[0]}" if why else ""))
 
 
-def suffix_of(output: Path) -> str:
+def find_suffix(output: Path) -> str:
     """The suffix of `output`, which says its kind."""
     for suffix in sorted(_SUFFIXES, key=len, reverse=True):
         if output.name.endswith(suffix):
@@ -223,7 +223,7 @@ def of_ranks(inputs: list[Input], ranks: frozenset[int] | None) -> list[Input]:
 
 
 def check_steps(inputs: list[Input], steps: tuple[int, int] | None, notes: list[str]) -> None:
-    """Note which inputs have no steps to choose from; MergeError where none has one of those wanted."""
+    """Note which inputs have no steps to choose from; MergeError where no input has a step that is wanted."""
     if steps is None:
         return
     known = sorted({step for item in inputs for step in item.survey.steps})
@@ -247,16 +247,16 @@ def far_apart(inputs: list[Input]) -> list[str]:
         for item in inputs
         if item.first_ns is not None and item.last_ns is not None
     )
-    found: list[str] = []
+    notes: list[str] = []
     for before, after in pairwise(spans):
         last_ns = max(end for start, end, _ in spans if start <= before[0])
         gap_ns = after[0] - last_ns
         if gap_ns > max(_APART_NS, spans[-1][1] - spans[0][0] - gap_ns):
-            found.append(
+            notes.append(
                 f"{after[2]} begins {gap_ns / 6e10:.1f} min after {before[2]} ended: most of the timeline "
                 "is empty; merge what ran together, or compare two sessions: iotrace compare"
             )
-    return found
+    return notes
 
 
 def plan_jobs(inputs: list[Input], options: Options, directory: Path, native: bool) -> None:

@@ -130,14 +130,14 @@ def run_all(
     workers = min(cores, len(items))
     if workers <= 1 or sum(sizes) < 1 << 20:  # starting processes takes longer than a megabyte
         _keep_pages()
-        found: list[Any] = []
+        results: list[Any] = []
         for item in items:
 
-            def show(position: int, before: int = sum(sizes[: len(found)])) -> None:
+            def show(position: int, before: int = sum(sizes[: len(results)])) -> None:
                 report(Watch(phase, min(before + position, sum(sizes)), sum(sizes)))
 
-            found.append(_do(item, show))
-        return found
+            results.append(_do(item, show))
+        return results
     import multiprocessing  # a merge of one input does without these imports
     from concurrent.futures import Future, ProcessPoolExecutor, wait
     from concurrent.futures.process import BrokenProcessPool

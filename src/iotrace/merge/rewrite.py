@@ -44,11 +44,11 @@ class FlowCheck:
         self._file.write(np.ascontiguousarray(rows, np.int64).data)
 
     def backwards(self) -> int:
-        """How many flows have an end before their start; of those whose id is used once."""
+        """How many flows, among those whose id is used once, have an end before their start."""
         buckets = 1 + self._count // _AT_ONCE
-        return sum(_backwards(self._rows_of(bucket, buckets)) for bucket in range(buckets))
+        return sum(_backwards(self._read_bucket(bucket, buckets)) for bucket in range(buckets))
 
-    def _rows_of(self, bucket: int, buckets: int) -> Any:
+    def _read_bucket(self, bucket: int, buckets: int) -> Any:
         self._file.seek(0)
         pieces = []
         while data := self._file.read(_ROWS_AT_ONCE * 24):
@@ -94,7 +94,7 @@ class Sink(Protocol):
     """Takes events with their final numbers, and returns where it put each: growing numbers, and sizes."""
 
     needs_all_rows: bool
-    processless_scope: int  # of instants that stand on no process's track, as a letter
+    processless_scope: int  # of instants that are on no process's track, as a letter
 
     def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]: ...
 
@@ -207,8 +207,8 @@ class Rewriter:
         """The threads to pack the events with: begin and end events bind flows like slices."""
         if not ((kinds == BEGIN) | (kinds == END)).any():
             return threads
-        found, at = np.unique(threads, return_inverse=True)
-        items = [self.tracks.threads[index] for index in found.tolist()]
+        indexes, at = np.unique(threads, return_inverse=True)
+        items = [self.tracks.threads[index] for index in indexes.tolist()]
         own = [self.tracks.thread(item.raw_pid, item.raw_tid) if item.stacked else item for item in items]
         return np.array([item.index for item in own], np.int64)[at]
 
@@ -342,8 +342,8 @@ def _counted(phases: Any) -> dict[str, int]:
 
 def _distinct(numbers: Any) -> list[int]:
     """The distinct ones of small numbers, in order."""
-    found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
-    return found
+    distinct: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return distinct
 
 
 def _least(one: int | None, other: int) -> int:

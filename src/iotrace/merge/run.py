@@ -29,17 +29,17 @@ from iotrace.merge.plan import (
     check_output,
     check_steps,
     far_apart,
-    files_of,
+    find_suffix,
+    list_files,
     no_events,
     of_ranks,
     plan_jobs,
-    suffix_of,
     survey_tasks,
 )
 from iotrace.merge.pool import Watch, run_all
 from iotrace.merge.summary import Summary, described, summarise
 from iotrace.merge.survey import Survey
-from iotrace.merge.track_names import arrange, title_of
+from iotrace.merge.track_names import arrange, make_title
 from iotrace.timeline.writers import chrome_json
 from iotrace.units import duration
 from iotrace.version import __version__
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from iotrace.cluster import Cluster
 
 _MOST_NS = 100_000
-# Spans of one collective overlap but for the clocks' errors; those further apart are of a job's other starts.
+# Spans of one collective overlap but for the clocks' errors; spans further apart are from other starts.
 _APART_NS = 1_000_000
 
 
@@ -66,7 +66,7 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def clock(self) -> str | int:
-        """What it shares with others of its host; a trace whose host is not known stands alone."""
+        """What it shares with others of its host; a trace whose host is not known shares nothing."""
         return self.input.link.domain or id(self.input)
 
 
@@ -105,9 +105,9 @@ def refuse_unsure_orders(inputs: Sequence[Input]) -> None:
                 f"the clock of {item.file.label} is {what}: {link.why}",
                 "leave --strict-clocks out to merge it with that note",
             )
-    found = least_sure(inputs)
-    if found is not None and found.bound_ns > found.interval_ns:
-        raise MergeError(_refusal(found, inputs), "leave --strict-clocks out to merge them all the same")
+    pair = least_sure(inputs)
+    if pair is not None and pair.bound_ns > pair.interval_ns:
+        raise MergeError(_refusal(pair, inputs), "leave --strict-clocks out to merge them all the same")
 
 
 def least_sure(inputs: Sequence[Input]) -> Order | None:
@@ -126,7 +126,7 @@ def least_sure(inputs: Sequence[Input]) -> Order | None:
 
 
 def _orders(key: tuple[str, ...], inputs: Sequence[Input]) -> Iterator[Order]:
-    """Yield, of each collective that is called `key`, the two orders one of which is the least sure."""
+    """Yield the two orders of each collective called `key`; one of both is its least sure."""
     for parts in _together(_part(key, item) for item in inputs):
         last = max(parts, key=_latest_start)
         first = min(parts, key=_earliest_end)
@@ -153,16 +153,16 @@ def _earliest_end(part: Part) -> int:
 
 def _together(parts: Iterator[Part]) -> Iterator[list[Part]]:
     """Divide what has the same name by time: a restarted job counts its collectives from the start again."""
-    found: list[Part] = []
+    together: list[Part] = []
     ended_ns = 0
     for part in sorted(parts, key=lambda part: part.start_ns):
-        if found and part.start_ns > ended_ns + _APART_NS:
-            yield found
-            found = []
-        ended_ns = max(ended_ns, part.end_ns) if found else part.end_ns
-        found.append(part)
-    if found:
-        yield found
+        if together and part.start_ns > ended_ns + _APART_NS:
+            yield together
+            together = []
+        ended_ns = max(ended_ns, part.end_ns) if together else part.end_ns
+        together.append(part)
+    if together:
+        yield together
 
 
 def _refusal(order: Order, inputs: Sequence[Input]) -> str:
@@ -203,10 +203,10 @@ def merge(
     """
     options = options or Options()
     began = time.monotonic()
-    suffix_of(output)
+    find_suffix(output)
     problems: list[str] = []
     notes: list[str] = []
-    files = files_of(inputs, output, options.per_rank, problems, notes)
+    files = list_files(inputs, output, options.per_rank, problems, notes)
     check_output(output, options.per_rank, files)
     return _merge(files, output, options, watch, problems, notes, began, cluster)
 
@@ -231,27 +231,27 @@ def _merge(
     began: float,
     cluster: Cluster | None = None,
 ) -> Summary:
-    suffix = suffix_of(output)
+    suffix = find_suffix(output)
     native = ".pftrace" in suffix and compiled.available()
     cores = options.processes or len(os.sched_getaffinity(0))
     if cluster is not None:
         cluster.check_sees([file.path for file in files])
     surveys: list[Survey] = run_all("survey", survey_tasks(files, options), cores, watch, cluster)
-    found = [Input(file, survey) for file, survey in zip(files, surveys, strict=True)]
-    adopt_ranks(found)
-    found = of_ranks(found, options.ranks)
-    check_steps(found, options.steps, notes)
-    notes += clocks_set(found)
-    link(found, options.align_start)
+    inputs = [Input(file, survey) for file, survey in zip(files, surveys, strict=True)]
+    adopt_ranks(inputs)
+    inputs = of_ranks(inputs, options.ranks)
+    check_steps(inputs, options.steps, notes)
+    notes += clocks_set(inputs)
+    link(inputs, options.align_start)
     if options.strict_clocks:
-        refuse_unsure_orders(found)
-    notes += far_apart(found)
+        refuse_unsure_orders(inputs)
+    notes += far_apart(inputs)
     with _workspace(output) as directory:
-        plan_jobs(found, options, directory, native)
+        plan_jobs(inputs, options, directory, native)
         if cluster is not None:
             cluster.check_sees([directory])
-        results: list[Result] = run_all("merge", [item.job for item in found], cores, watch, cluster)
-        for item, result in zip(found, results, strict=True):
+        results: list[Result] = run_all("merge", [item.job for item in inputs], cores, watch, cluster)
+        for item, result in zip(inputs, results, strict=True):
             item.result = result
             problems += result.problems
             notes += result.notes
@@ -261,14 +261,14 @@ def _merge(
         if not any(sum(result.written.values()) for result in results):
             raise MergeError(
                 "the selection matches no events",
-                f"the inputs last {_seconds(found)} s from the merged start; see --steps, --time, --drop",
+                f"the inputs last {_seconds(inputs)} s from the merged start; see --steps, --time, --drop",
             )
-        groups = _groups(output, suffix, found, options.per_rank)
+        groups = _groups(output, suffix, inputs, options.per_rank)
         written = [(path, _write(path, members, directory)) for path, members in groups]
         for path, temporary in written:
             temporary.replace(path)
     paths = [path for path, _ in written]
-    return summarise(paths, found, problems, notes, time.monotonic() - began, suffix)
+    return summarise(paths, inputs, problems, notes, time.monotonic() - began, suffix)
 
 
 def _nowhere(dropped: frozenset[str], results: list[Result]) -> list[str]:
@@ -292,7 +292,7 @@ def _seconds(inputs: list[Input]) -> str:
 
 @contextmanager
 def _workspace(output: Path) -> Iterator[Path]:
-    """A directory beside the output, so that the result is renamed there; removed whatever happens."""
+    """A directory next to the output, so that the result is renamed there; removed whatever happens."""
     try:
         directory = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
     except OSError as error:
@@ -353,7 +353,7 @@ def _write(path: Path, inputs: list[Input], directory: Path) -> Path:
             from iotrace.timeline.writers import descriptors, native
 
             with_tables = inputs[0].job.process_tables
-            tracks = descriptors.tree(title_of(inputs), processes)
+            tracks = descriptors.tree(make_title(inputs), processes)
             tracks = descriptors.tables(processes) if with_tables else tracks
             native.join(parts, tracks, base_ns, document, out)
             return temporary

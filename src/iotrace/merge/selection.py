@@ -75,35 +75,35 @@ class _Found:
 
 def chosen(batches: Iterable[Batch], clock: ClockMap, selection: Selection) -> Times:
     """The numbers, in the order of the input, of the begins and ends that `selection` holds."""
-    found = _Found()
+    events = _Found()
     seen = 0
     for batch in batches:
         phases, tracks = batch.phases, batch.track
         starts = clock.times(batch.start_ns)
         found_at = np.flatnonzero(np.isin(phases, list(_BEGINS + _ENDS)))
         letters = phases[found_at]
-        found.number += (found_at + seen).tolist()
-        found.time_ns += starts[found_at].tolist()
-        found.is_end += np.isin(letters, list(_ENDS)).tolist()
+        events.number += (found_at + seen).tolist()
+        events.time_ns += starts[found_at].tolist()
+        events.is_end += np.isin(letters, list(_ENDS)).tolist()
         for row, letter, track in zip(
             found_at.tolist(), letters.tolist(), tracks[found_at].tolist(), strict=True
         ):
             thread = batch.tracks[track]
             is_async = letter in b"be"
             category = batch.value(row, "cat") if is_async or selection.dropped else UNSET
-            found.row.append(_others_of_id(batch, row, category, thread[0]) if is_async else thread)
-            found.left_out.append(selection.leaves_out(category))
+            events.row.append(_others_of_id(batch, row, category, thread[0]) if is_async else thread)
+            events.left_out.append(selection.leaves_out(category))
         seen += len(batch)
-    begins, ends = pair(found.row, found.time_ns, found.is_end)
-    span_starts = np.array([found.time_ns[index] for index in begins], np.int64)
-    span_ends = np.array([_ENDLESS_NS if end is None else found.time_ns[end] for end in ends], np.int64)
+    begins, ends = pair(events.row, events.time_ns, events.is_end)
+    span_starts = np.array([events.time_ns[index] for index in begins], np.int64)
+    span_ends = np.array([_ENDLESS_NS if end is None else events.time_ns[end] for end in ends], np.int64)
     wanted = selection.in_time(span_starts, span_ends)
     numbers = []
     for begin, end, keeps in zip(begins, ends, wanted.tolist(), strict=True):
-        if keeps and not found.left_out[begin]:
-            numbers.append(found.number[begin])
+        if keeps and not events.left_out[begin]:
+            numbers.append(events.number[begin])
             if end is not None:
-                numbers.append(found.number[end])
+                numbers.append(events.number[end])
     return np.sort(np.array(numbers, np.int64))
 
 

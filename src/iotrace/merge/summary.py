@@ -53,7 +53,7 @@ class KindCount(msgspec.Struct, frozen=True):
 
 class Summary(msgspec.Struct, frozen=True):
     """`lanes_moved`: slices that begin inside another of their track and end after it (children outside their
-    parents), and were given a track beside it.
+    parents), and were given a track next to it.
 
     `arrows_backwards`: flows that end before they start, such as kernels before their launch.
     `loose_arrow_ends`: ends of flows that no slice holds, shown as instants.
@@ -79,7 +79,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def described(item: Input) -> dict[str, Any]:
-    """What stands behind the events of an input: its clock with the bound, its metadata."""
+    """What comes after the events of an input: its clock with the bound, its metadata."""
     return {
         "file": item.file.label,
         "kind": item.file.kind,

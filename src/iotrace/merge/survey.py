@@ -1,4 +1,4 @@
-"""What a first look at an input tells: clock, rank, processes, steps, collectives. The look at traces."""
+"""What a first look at an input finds: clock, rank, processes, steps, collectives. The look at traces."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from iotrace.merge.input_files import DFTRACER, InputFile
 from iotrace.sources.byte_stream import Progress, blocks, is_packed, silent
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.batch import us_to_ns
-from iotrace.sources.chrome.lenient_decoder import event_of, objects
+from iotrace.sources.chrome.lenient_decoder import make_event, objects
 from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.chrome.scan import text_scan
 from iotrace.sources.clocks.anchors import HostLink
 from iotrace.sources.clocks.session_clock import Clock, Recording
-from iotrace.sources.dftracer.lines import DftracerReader, pool_of
+from iotrace.sources.dftracer.lines import DftracerReader, scan_hashes
 
 _EDGE_BYTES = 1 << 20
-_ROUGH_US = 1.0  # by which a double of us since 1970 may be off
+_ROUGH_US = 1.0  # the most that a double of us since 1970 may be off
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*"?(-?\d{1,19})\b')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})')
 _WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*(\d{1,9})')
@@ -90,7 +90,7 @@ class Survey:
     bytes: int = 0
 
 
-def reader_of(file: InputFile, hashes: dict[str, str]) -> ChromeReader[Any] | DftracerReader:
+def make_reader(file: InputFile, hashes: dict[str, str]) -> ChromeReader[Any] | DftracerReader:
     """Return what reads a trace's events; `hashes` has the names that dftracer's logs shorten."""
     return DftracerReader(hashes) if file.kind == DFTRACER else ChromeReader(text_scan())
 
@@ -98,33 +98,33 @@ def reader_of(file: InputFile, hashes: dict[str, str]) -> ChromeReader[Any] | Df
 def survey(file: InputFile, wants: Wants, progress: Progress = silent) -> Survey:
     """Look at a trace's file; whole where that is needed, else at both ends."""
     look = _survey_dftracer if file.kind == DFTRACER else _survey_trace
-    found = look(file, wants, progress)
-    if (wants.extent or found.merged) and found.first_ns is not None and found.last_ns is not None:
+    survey = look(file, wants, progress)
+    if (wants.extent or survey.merged) and survey.first_ns is not None and survey.last_ns is not None:
         # What was merged may lie days apart; elsewhere a time so far from the others is damage.
-        _measure(file, found, _FARTHEST_NS if found.merged else _DAY_NS, progress)
-    return found
+        _measure(file, survey, _FARTHEST_NS if survey.merged else _DAY_NS, progress)
+    return survey
 
 
-def _measure(file: InputFile, found: Survey, reach_ns: int, progress: Progress) -> None:
+def _measure(file: InputFile, survey: Survey, reach_ns: int, progress: Progress) -> None:
     """The first and last time exactly, of the events near those at the file's ends."""
-    assert found.first_ns is not None
-    assert found.last_ns is not None
-    base_ns = found.stamps_base_ns
-    earliest, latest = found.first_ns - base_ns - reach_ns, found.last_ns - base_ns + reach_ns
-    for batch in reader_of(file, {}).batches(blocks(file.path, [], progress)):
+    assert survey.first_ns is not None
+    assert survey.last_ns is not None
+    base_ns = survey.stamps_base_ns
+    earliest, latest = survey.first_ns - base_ns - reach_ns, survey.last_ns - base_ns + reach_ns
+    for batch in make_reader(file, {}).batches(blocks(file.path, [], progress)):
         starts = batch.start_ns
         near = (batch.phases != ord("M")) & (starts > earliest) & (starts < latest)
         if near.any():
             ends = (starts + np.maximum(batch.duration_ns, 0))[near]
-            found.first_ns = min(found.first_ns, int(starts[near].min()) + base_ns)
-            found.last_ns = max(found.last_ns, int(ends.max()) + base_ns)
+            survey.first_ns = min(survey.first_ns, int(starts[near].min()) + base_ns)
+            survey.last_ns = max(survey.last_ns, int(ends.max()) + base_ns)
 
 
 def _survey_trace(file: InputFile, wants: Wants, progress: Progress) -> Survey:
-    found = Survey(bytes=file.path.stat().st_size)
+    survey = Survey(bytes=file.path.stat().st_size)
     whole = wants.steps or wants.collectives or is_packed(file.path)
     head, tail = b"", b""
-    finder = _Finder(found, wants.steps, wants.collectives)
+    finder = _Finder(survey, wants.steps, wants.collectives)
     for block in _blocks(file.path, whole, progress):
         head = head or block[:_EDGE_BYTES]
         tail = (tail[-_EDGE_BYTES:] + block)[-_EDGE_BYTES:]
@@ -132,35 +132,35 @@ def _survey_trace(file: InputFile, wants: Wants, progress: Progress) -> Survey:
     finder.finish()
     edges = head + tail
     own = _OWN_OPENING.match(head)
-    found.merged = own is not None
+    survey.merged = own is not None
     keys = own[0] if own else edges
     base = _BASE.findall(keys)
     rank, world = _RANK.search(keys), _WORLD.search(keys)
     named = _NAMED_RANK.search(file.path.name)
-    found.rank = int(rank[1]) if rank else int(named[1]) if named else None
-    found.world_size = int(world[1]) if world else None
+    survey.rank = int(rank[1]) if rank else int(named[1]) if named else None
+    survey.world_size = int(world[1]) if world else None
     named_host = _HOST.search(keys)
-    found.named_host = named_host[1].decode(errors="replace") if named_host else ""
-    found.by_kineto = not own and (b'"schemaVersion"' in keys or bool(base))
+    survey.named_host = named_host[1].decode(errors="replace") if named_host else ""
+    survey.by_kineto = not own and (b'"schemaVersion"' in keys or bool(base))
     unitrace = _UNITRACE.search(keys) if b"HOST<" in keys else None  # most lack it, which is seen at once
     if unitrace:
-        found.rank = int(unitrace[1]) if unitrace[1] else found.rank
-        found.host = unitrace[2].decode(errors="replace")
-    found.first_ns, found.last_ns = _typical_ends(edges)
-    found.pids = [pid for pid in map(int, _PID.findall(head[:65536])) if pid >= _SMALLEST_SHARED_PID][:1]
-    if found.first_ns is not None:
-        first_us = found.first_ns // 1000
-        found.absolute = _YEAR_2000_US < first_us < _YEAR_2100_US
-        if base and not found.absolute and abs(int(base[-1])) < _FARTHEST_NS:
-            found.stamps_base_ns = int(base[-1])
-            found.absolute = _YEAR_2000_US < first_us + found.stamps_base_ns // 1000 < _YEAR_2100_US
-    base_ns = found.stamps_base_ns
-    found.first_ns = None if found.first_ns is None else found.first_ns + base_ns
-    found.last_ns = None if found.last_ns is None else found.last_ns + base_ns
-    found.collectives = {
-        key: (start + base_ns, end + base_ns) for key, (start, end) in found.collectives.items()
+        survey.rank = int(unitrace[1]) if unitrace[1] else survey.rank
+        survey.host = unitrace[2].decode(errors="replace")
+    survey.first_ns, survey.last_ns = _typical_ends(edges)
+    survey.pids = [pid for pid in map(int, _PID.findall(head[:65536])) if pid >= _SMALLEST_SHARED_PID][:1]
+    if survey.first_ns is not None:
+        first_us = survey.first_ns // 1000
+        survey.absolute = _YEAR_2000_US < first_us < _YEAR_2100_US
+        if base and not survey.absolute and abs(int(base[-1])) < _FARTHEST_NS:
+            survey.stamps_base_ns = int(base[-1])
+            survey.absolute = _YEAR_2000_US < first_us + survey.stamps_base_ns // 1000 < _YEAR_2100_US
+    base_ns = survey.stamps_base_ns
+    survey.first_ns = None if survey.first_ns is None else survey.first_ns + base_ns
+    survey.last_ns = None if survey.last_ns is None else survey.last_ns + base_ns
+    survey.collectives = {
+        key: (start + base_ns, end + base_ns) for key, (start, end) in survey.collectives.items()
     }
-    return found
+    return survey
 
 
 def _blocks(path: Path, whole: bool, progress: Progress) -> Iterator[bytes]:
@@ -176,7 +176,7 @@ def _blocks(path: Path, whole: bool, progress: Progress) -> Iterator[bytes]:
 
 
 def _typical_ends(edges: bytes) -> tuple[int | None, int | None]:
-    """The first and last time in the text, in ns, of those within a day of most; zeros are of metadata."""
+    """The first and last time in the text within a day of most of its times, in ns; zeros are metadata's."""
     texts = _TIME.findall(edges)
     rough = np.array([_microseconds(text) for text in texts])
     known = np.flatnonzero((np.abs(rough) < _FARTHEST_NS / 1000) & (rough != 0))  # NaN is not below
@@ -202,27 +202,27 @@ def _microseconds(text: bytes) -> float:
 
 
 def _survey_dftracer(file: InputFile, wants: Wants, progress: Progress) -> Survey:
-    found = Survey(absolute=True, bytes=file.path.stat().st_size)
+    survey = Survey(absolute=True, bytes=file.path.stat().st_size)
     pids: dict[int, None] = {}
     rest = end = b""
     for block in blocks(file.path, [], progress):
         whole, newline, rest = (rest + block).rpartition(b"\n")
         end = whole[-_EDGE_BYTES:] or end
-        found.hashes.update(pool_of(whole + newline))
+        survey.hashes.update(scan_hashes(whole + newline))
         if len(pids) < 64:
             pids.update(dict.fromkeys(map(int, _PID.findall(whole[:_EDGE_BYTES]))))
-        if found.first_ns is None:
-            found.first_ns, _ = _typical_ends(whole[:_EDGE_BYTES])
-    _, found.last_ns = _typical_ends(end)
-    found.pids = list(pids)
-    return found
+        if survey.first_ns is None:
+            survey.first_ns, _ = _typical_ends(whole[:_EDGE_BYTES])
+    _, survey.last_ns = _typical_ends(end)
+    survey.pids = list(pids)
+    return survey
 
 
 class _Finder:
     """Finds events by name in passing blocks, and parses these alone."""
 
-    def __init__(self, found: Survey, steps: bool, collectives: bool) -> None:
-        self._found = found
+    def __init__(self, survey: Survey, steps: bool, collectives: bool) -> None:
+        self._survey = survey
         self._steps, self._collectives = steps, collectives
         self._rest = b""
         self._seen = 0  # how much of the rest was searched before
@@ -236,7 +236,7 @@ class _Finder:
         if not self._steps and not self._collectives:
             return
         data = self._rest + block
-        cut = max(self._seen, len(data) - 65536)  # an event begins before its name and ends behind it
+        cut = max(self._seen, len(data) - 65536)  # an event begins before its name and ends after it
         if self._steps:
             for match in _STEP.finditer(data, self._seen, cut):
                 self._step(data, match)
@@ -249,14 +249,14 @@ class _Finder:
         self._rest, self._seen = data[kept:], cut - kept
 
     def finish(self) -> None:
-        """No more blocks. Older NCCL calls an all_to_all SendRecv: they are told apart by the ranges."""
+        """No more blocks. Older NCCL calls an all_to_all SendRecv: the ranges tell them apart."""
         self.feed(b" " * 65536)
         if (
             len(self._exchanges) == self._ranges["all_to_all"]
             and not self._ranges["send"] + self._ranges["recv"]
         ):
             for order, span in enumerate(sorted(self._exchanges)):
-                self._found.collectives["all_to_all", "", "", f"{BY_ORDER}{order}"] = span
+                self._survey.collectives["all_to_all", "", "", f"{BY_ORDER}{order}"] = span
 
     def _event(self, data: bytes, at: int) -> tuple[dict[str, Any], int, int] | None:
         """Decode the event around `at` as the file's reader does: its keys, start and end in ns."""
@@ -266,24 +266,24 @@ class _Finder:
             return None
         text = json_text.decode(data[start : start + _LONGEST_EVENT])
         try:
-            found = next(objects(text, 0, final=False), None)
-            if found is None or found.value is None or found.value["ph"] != "X":
+            item = next(objects(text, 0, final=False), None)
+            if item is None or item.value is None or item.value["ph"] != "X":
                 return None
-            _, start_ns, duration_ns, _, _ = event_of(found.value)
+            _, start_ns, duration_ns, _, _ = make_event(item.value)
         except (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError):
             return None
-        return found.value, start_ns, start_ns + duration_ns
+        return item.value, start_ns, start_ns + duration_ns
 
     def _step(self, data: bytes, match: re.Match[bytes]) -> None:
-        found = self._event(data, match.start())
-        if found is not None and not str(found[0].get("cat", "")).startswith("gpu"):
-            self._found.steps[int(match[1])] = found[1:]
+        event = self._event(data, match.start())
+        if event is not None and not str(event[0].get("cat", "")).startswith("gpu"):
+            self._survey.steps[int(match[1])] = event[1:]
 
     def _collective(self, data: bytes, at: int) -> None:
-        found = self._event(data, at)
-        if found is None:
+        event_and_span = self._event(data, at)
+        if event_and_span is None:
             return
-        event, *span = found
+        event, *span = event_and_span
         name = str(event.get("name", ""))
         if str(event.get("cat", "")).lower() != "kernel":
             self._ranges[name.partition(":")[2].partition(" ")[0]] += 1
@@ -308,8 +308,8 @@ class _Finder:
         self._orders[key] = order + 1
         match = (*key, f"{BY_ORDER}{order}" if sequence is None else str(sequence))
         if self._keeps(match):
-            self._found.collectives[match] = span[0], span[1]
-            while len(self._found.collectives) > _MOST_COLLECTIVES:
+            self._survey.collectives[match] = span[0], span[1]
+            while len(self._survey.collectives) > _MOST_COLLECTIVES:
                 self._thin()
 
     def _keeps(self, key: tuple[str, ...]) -> bool:
@@ -318,5 +318,5 @@ class _Finder:
     def _thin(self) -> None:
         """Half of them, the same ones on every rank, and from the whole of the trace."""
         self._mask = self._mask * 2 + 1
-        kept = self._found.collectives
-        self._found.collectives = {key: span for key, span in kept.items() if self._keeps(key)}
+        kept = self._survey.collectives
+        self._survey.collectives = {key: span for key, span in kept.items() if self._keeps(key)}

@@ -1,4 +1,4 @@
-"""What processes and threads are called in the merged timeline, and in which order they stand."""
+"""What processes and threads are called in the merged timeline, and their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from iotrace.merge.convert import Result
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
 from iotrace.merge.plan import Input
-from iotrace.session.listing import title_of as title_of_session
+from iotrace.session.listing import session_title as title_of_session
 from iotrace.timeline.model import STARTUP, TORCH
 from iotrace.timeline.writers.id_map import Process, ProcessTrack, Thread, ThreadTrack
 
@@ -25,7 +25,7 @@ _UNITRACE = re.compile(r"(?:RANK \d+ )?(HOST|DEVICE)<([^<>]*)>(.*)")
 
 def arrange(inputs: list[Input]) -> list[Process]:
     """All processes with their threads, in the order: rank, main, devices with their streams, workers."""
-    found: dict[int, Process] = {}
+    processes: dict[int, Process] = {}
     twice = _ranks_twice(inputs)
     for item in sorted(inputs, key=lambda item: item.file.kind == DFTRACER):
         file, rank = item.file, item.survey.rank
@@ -35,12 +35,12 @@ def arrange(inputs: list[Input]) -> list[Process]:
         group = prefix.removesuffix(" · ")
         if file.kind == SESSION:  # its own names hold the rank
             prefix = f"{file.label} · " if rank in twice else ""
-        session = _session_of(inputs, item)
+        session = _find_session(inputs, item)
         for process in item.result.tracks.processes.values():
             threads = _threads(file, item.result, process)
             if not threads and not process.used:
                 continue
-            made = found.get(process.pid)
+            made = processes.get(process.pid)
             if made is None:
                 name, labels = _process_name(file, process), _labels(process)
                 key = (
@@ -49,16 +49,16 @@ def arrange(inputs: list[Input]) -> list[Process]:
                     item.job.index,
                     _order(process),
                 )
-                made = found[process.pid] = Process(process.pid, prefix + name, labels, key)
+                made = processes[process.pid] = Process(process.pid, prefix + name, labels, key)
                 own = group
                 if file.kind == SESSION:
                     own, _, name = name.rpartition(" · ")
                 made.short = " · ".join((name, *(each for each in labels.split(", ") if _adds(each, name))))
                 made.groups = tuple(filter(None, (session, own)))
             for thread in threads:
-                thread.group = _group_of(item, thread)
+                thread.group = _choose_group(item, thread)
             made.threads += threads
-    ordered = sorted(found.values(), key=lambda made: made.key)
+    ordered = sorted(processes.values(), key=lambda made: made.key)
     for number, made in enumerate(ordered, start=1):
         made.order = number
         # A process that has no other tracks is seen best without a group; else a group stays shut, at last.
@@ -74,7 +74,7 @@ def _adds(label: str, name: str) -> bool:
     return bool(label) and label not in name and f"({label.removeprefix('pid ')})" not in name
 
 
-def _group_of(item: Input, thread: Thread) -> str:
+def _choose_group(item: Input, thread: Thread) -> str:
     """The group of a track within its process: what torch.profiler recorded, what the start was made of."""
     if item.survey.by_kineto or (item.file.kind == SESSION and thread.name.split(" · ")[0] == TORCH):
         return _TORCH
@@ -82,8 +82,8 @@ def _group_of(item: Input, thread: Thread) -> str:
     return STARTUP if item.file.kind == SESSION and thread.name == STARTUP else ""
 
 
-def title_of(inputs: list[Input]) -> str:
-    """What stands at the root of the tree of tracks: the one session, or how many inputs there are."""
+def make_title(inputs: list[Input]) -> str:
+    """What the root of the tree of tracks is called: the one session, or how many inputs there are."""
     sessions = _session_names(inputs)
     if len(sessions) == 1:
         return next(iter(sessions.values()))
@@ -98,16 +98,16 @@ def _session_names(inputs: list[Input]) -> dict[Path, str]:
     return {path: title if used[title] == 1 else "/".join(path.parts[-2:]) for path, title in titles.items()}
 
 
-def _session_of(inputs: list[Input], item: Input) -> str:
-    """The session that an input is of, or whose process it recorded; nothing where there are no two."""
+def _find_session(inputs: list[Input], item: Input) -> str:
+    """The session of an input, or of the process that it recorded; empty where there is only one."""
     sessions = _session_names(inputs)
     if len(sessions) < 2:
         return ""
     if item.file.kind == SESSION:
         return sessions[item.file.path.absolute()]
     own = (other for other in inputs if other.file.kind == SESSION)
-    found = next((other for other in own if set(other.survey.pids) & set(item.survey.pids[:1])), None)
-    return "" if found is None else sessions[found.file.path.absolute()]
+    session = next((other for other in own if set(other.survey.pids) & set(item.survey.pids[:1])), None)
+    return "" if session is None else sessions[session.file.path.absolute()]
 
 
 def _ranks_twice(inputs: list[Input]) -> set[int]:
@@ -122,7 +122,7 @@ def _role(file: InputFile, process: ProcessTrack) -> int:
         return _MAIN if role.startswith("main") else _WORKER if role.startswith("worker") else _DEVICE
     if isinstance(process.raw, str):
         return _NOTES
-    if process.labels.startswith("GPU") or _device_of(process):
+    if process.labels.startswith("GPU") or _find_device(process):
         return _DEVICE
     if file.kind == DFTRACER:
         return _WORKER
@@ -146,40 +146,40 @@ def _process_name(file: InputFile, process: ProcessTrack) -> str:
         return f"process {process.raw} · POSIX calls"
     named = _UNITRACE.fullmatch(process.name)
     if named:
-        device = _device_of(process)
+        device = _find_device(process)
         return f"GPU {device} of {named[2]}" if device else f"process {process.raw} of {named[2]}"
     return f"{process.name or 'process'} ({process.raw})"
 
 
-def _device_of(process: ProcessTrack) -> str:
-    """The device that unitrace means, as the address of its slot and its number; else nothing."""
+def _find_device(process: ProcessTrack) -> str:
+    """The device that unitrace means, as the address of its slot and its number; else empty."""
     named = _UNITRACE.fullmatch(process.name)
     return named[3].strip() if named and named[1] == "DEVICE" else ""
 
 
 def _labels(process: ProcessTrack) -> str:
     is_process = isinstance(process.raw, int) and not process.labels.startswith("GPU")
-    pid = f"pid {process.raw}" if is_process and not _device_of(process) else ""
+    pid = f"pid {process.raw}" if is_process and not _find_device(process) else ""
     return ", ".join(item for item in (process.labels, pid) if item)
 
 
 def _threads(file: InputFile, result: Result, process: ProcessTrack) -> list[Thread]:
     tracks = result.tracks
     own = [item for item in tracks.threads if item.raw_pid == process.raw and item.used]
-    own.sort(key=lambda item: (_thread_key(process, item, tracks.base_of(item)), item.stacked, item.lane))
+    own.sort(key=lambda item: (_thread_key(process, item, tracks.base_track(item)), item.stacked, item.lane))
     plain = {item.raw_tid for item in own if not item.stacked and item.lane == 0}
-    found = []
+    threads = []
     for item in own:
-        name = _thread_name(file, process, tracks.base_of(item))
+        name = _thread_name(file, process, tracks.base_track(item))
         if item.stacked and item.raw_tid in plain:
             name += " · begin and end events"
-        found.append(Thread(item.pid, item.tid, name, lane=item.lane))
-    return found
+        threads.append(Thread(item.pid, item.tid, name, lane=item.lane))
+    return threads
 
 
 def _is_main(process: ProcessTrack, thread: ThreadTrack) -> bool:
     """Whether it is a process's first thread; stream 7 of GPU 7 is none."""
-    is_device = process.labels.startswith("GPU") or _device_of(process)
+    is_device = process.labels.startswith("GPU") or _find_device(process)
     return thread.raw_tid == thread.raw_pid and not is_device
 
 

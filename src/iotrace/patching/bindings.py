@@ -35,9 +35,9 @@ def of_name(source: Source, node: ast.AST, name: str) -> tuple[ast.AST, list[Bin
         elif isinstance(scope, _SCOPES) and (
             not isinstance(scope, ast.ClassDef) or source.parents.get(node) is scope
         ):
-            found = list(_in_scope(source, scope, name))
-            if found:
-                return scope, found
+            bound = list(_in_scope(source, scope, name))
+            if bound:
+                return scope, bound
         scope = source.parents.get(scope)
     return source.tree or node, []
 
@@ -168,18 +168,18 @@ def refuse_changed(source: Source, name: str) -> None:
 def refuse_stored(sources: Iterable[Source], key: str) -> None:
     """Refuse a key of a configuration that a program sets itself, as ``cfg["workers"] = 4``."""
     for source in sources:
-        found: list[ast.Subscript | ast.Attribute] = [
+        stored: list[ast.Subscript | ast.Attribute] = [
             *(each for each in source.nodes(ast.Subscript) if ast.unparse(each.slice) == repr(key)),
             *(each for each in source.nodes(ast.Attribute) if each.attr == key),
         ]
-        for node in found:
+        for node in stored:
             if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self":
                 raise UnknownError(f"{ast.unparse(node)} is set again at {at_line(source, node)}")
 
 
 def of_attribute(made: ast.ClassDef, key: str) -> list[ast.expr | None]:
     """Return what methods of a class set ``self.key`` to; None of what is no plain assignment."""
-    found: list[ast.expr | None] = []
+    values: list[ast.expr | None] = []
     for node in ast.walk(made):
         targets = (
             node.targets
@@ -192,26 +192,26 @@ def of_attribute(made: ast.ClassDef, key: str) -> list[ast.expr | None]:
             for each in ast.walk(target):
                 if isinstance(each, ast.Attribute) and each.attr == key and ast.unparse(each.value) == "self":
                     is_plain = isinstance(node, ast.Assign | ast.AnnAssign) and each is target
-                    found.append(
+                    values.append(
                         node.value if is_plain and isinstance(node, ast.Assign | ast.AnnAssign) else None
                     )
-    return found
+    return values
 
 
-def fields_of(made: ast.ClassDef) -> dict[str, ast.Assign | ast.AnnAssign]:
+def list_fields(made: ast.ClassDef) -> dict[str, ast.Assign | ast.AnnAssign]:
     """Return what the body of a class sets, by name."""
-    found: dict[str, ast.Assign | ast.AnnAssign] = {}
+    fields: dict[str, ast.Assign | ast.AnnAssign] = {}
     for node in made.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = node
+            fields[node.target.id] = node
         elif (
             isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
         ):
-            found[node.targets[0].id] = node
-    return found
+            fields[node.targets[0].id] = node
+    return fields
 
 
-def default_of(field: ast.Assign | ast.AnnAssign) -> ast.expr | None:
+def find_default(field: ast.Assign | ast.AnnAssign) -> ast.expr | None:
     """Return a field's default: what it is set to, or ``default`` of ``field(...)``."""
     value = field.value
     if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field"):

@@ -80,7 +80,7 @@ class Changes:
 
     @property
     def command(self) -> str | None:
-        """Return the words by which the command sets what the files do not."""
+        """Return the words in which the command sets what the files do not."""
         return " ".join(self.words.values()) or None
 
     def files(self) -> list[ChangedFile]:
@@ -89,23 +89,23 @@ class Changes:
         Raises:
             UnknownError: one would change in more than the settings.
         """
-        found = []
+        files = []
         for path, notes in sorted(self._nodes.items()):
             source = self.program.source(path)
             edits = [edit for node, arguments in notes for edit in _edits(source, node, arguments)]
-            lines = [source.line_of(edit.start) for edit in edits]
+            lines = [source.line_at(edit.start) for edit in edits]
             functions = self._functions.get(path, {})
             edits += [_before(source, index, text) for index, text in functions.items()]
             after = edited(source.text, edits)
             if not is_exact(source, after, notes, functions):
                 raise UnknownError(f"{path.name} cannot be changed without changing more")
-            found.append(ChangedFile(path, source.text, after, lines))
+            files.append(ChangedFile(path, source.text, after, lines))
         for path, scalars in sorted(self._scalars.items()):
             text = YamlFile(path).text
             edits = [Edit(scalar.start, scalar.end, new) for scalar, new in scalars.items()]
             lines = [text.count("\n", 0, edit.start) + 1 for edit in edits]
-            found.append(ChangedFile(path, text, edited(text, edits), lines))
-        return [file for file in found if file.before != file.after]
+            files.append(ChangedFile(path, text, edited(text, edits), lines))
+        return [file for file in files if file.before != file.after]
 
 
 def _edits(source: Source, node: ast.AST, arguments: Mapping[str, str]) -> list[Edit]:

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 _OF_OTHERS = re.compile(r"(?i)(?<![a-z])(val|valid|validation|test|eval|evaluation|predict)(?![a-z])")
 
 
-def words_of(command: Sequence[str], arguments: Mapping[str, str], had: Mapping[str, str]) -> dict[str, str]:
+def find_words(
+    command: Sequence[str], arguments: Mapping[str, str], had: Mapping[str, str]
+) -> dict[str, str]:
     """Return the words of a command that name a setting (Hydra's overrides, options), with the new value.
 
     Only those that have the value that the training loader `had`, not those of validation.
     """
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for at, word in enumerate(command):
         key, equals, value = word.partition("=")
         follows = command[at + 1] if at + 1 < len(command) else ""
@@ -26,5 +28,5 @@ def words_of(command: Sequence[str], arguments: Mapping[str, str], had: Mapping[
             ):
                 continue
             if (value if equals else follows).lower() == had.get(name, "").lower():
-                found[name] = f"{key}={new}" if equals else f"{word} {new}"
-    return found
+                words[name] = f"{key}={new}" if equals else f"{word} {new}"
+    return words

@@ -35,7 +35,7 @@ _PLAIN = re.compile(r"[\w.+/-]+")
 
 
 class DataChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a patch changes beside settings of the loader: nothing by default.
+    """What a patch changes besides settings of the loader: nothing by default.
 
     `moved`: a path and the one to read in its place. `tables`: CSV is Parquet there. `kept_open`: archives.
     """
@@ -121,15 +121,15 @@ def _keep_open(changes: Changes, archive: str) -> None:
 
 def _only_call(changes: Changes, name: str) -> tuple[Source, ast.Call]:
     """Return the one call of a function in the program, with a path as its one argument."""
-    found: Sequence[tuple[Source, ast.Call]] = [
+    calls: Sequence[tuple[Source, ast.Call]] = [
         (source, call)
         for source in changes.program.files()
         for call in source.nodes(ast.Call)
         if ast.unparse(call.func).endswith(name) and not _writes(call)
     ]
-    if len(found) != 1:
-        raise UnknownError(f"{name} is called in {len(found) or 'no'} places of the program")
-    ((source, call),) = found
+    if len(calls) != 1:
+        raise UnknownError(f"{name} is called in {len(calls) or 'no'} places of the program")
+    ((source, call),) = calls
     if len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
         raise UnknownError(f"{name} at {at_line(source, call)} has more than a path as its arguments")
     changes.refuse(source)
@@ -143,5 +143,5 @@ def _writes(call: ast.Call) -> bool:
 
 
 def _is_module(source: Source, node: ast.Name, module: str) -> bool:
-    _, found = bindings.of_name(source, node, node.id)
-    return len(found) == 1 and found[0].imported == (module, 0, "")
+    _, bound = bindings.of_name(source, node, node.id)
+    return len(bound) == 1 and bound[0].imported == (module, 0, "")

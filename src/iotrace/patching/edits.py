@@ -20,7 +20,7 @@ _QUOTED = re.compile(r"[\x00-\x1f\"\\\x7f]")
 
 
 class Edit(NamedTuple):
-    """What stands in a text from `start` to `end` becomes `new`."""
+    """The text from `start` to `end` becomes `new`."""
 
     start: int
     end: int
@@ -40,7 +40,7 @@ def replaced(source: Source, node: ast.expr, new: str) -> Edit:
 
 
 def added(source: Source, call: ast.Call, arguments: Mapping[str, str]) -> list[Edit]:
-    """Add keyword arguments behind a call's last one, laid out as the others are."""
+    """Add keyword arguments after a call's last one, laid out as the others are."""
     texts = [f"{name}={value}" for name, value in arguments.items()]
     words = source.tokens(call)
     close = words[-1].start
@@ -50,13 +50,13 @@ def added(source: Source, call: ast.Call, arguments: Mapping[str, str]) -> list[
     end = words[-3 if has_comma else -2].end
     first = _first_of_last(words[: -2 if has_comma else -1])
     indent = source.text[source.text.rfind("\n", 0, first) + 1 : first]
-    if indent.strip() or source.line_of(first) == call.lineno:
+    if indent.strip() or source.line_at(first) == call.lineno:
         return [Edit(end, end, _behind(source, call, end, ", ".join(texts)))]
     # Each argument begins a line of its own.
     lines = [f"{source.newline}{indent}{text}" for text in texts]
-    if source.line_of(close) == source.line_of(words[-2].end):  # the bracket closes behind the last one
+    if source.line_at(close) == source.line_at(words[-2].end):  # the bracket closes after the last one
         return [Edit(end, end, "".join(f",{line}" for line in lines))]
-    behind = source.end_of_line(words[-2].end)  # behind a comment, too
+    behind = source.end_of_line(words[-2].end)  # after a comment, too
     if has_comma:
         return [Edit(behind, behind, "".join(f"{line}," for line in lines))]
     if behind == end:
@@ -66,7 +66,7 @@ def added(source: Source, call: ast.Call, arguments: Mapping[str, str]) -> list[
 
 def _behind(source: Source, call: ast.Call, end: int, arguments: str) -> str:
     """Return arguments to go on with in a line; in the next one where it would become the file's longest."""
-    line = source.line_of(end)
+    line = source.line_at(end)
     text = source.line_text(line)
     if line == call.lineno or len(text) + len(arguments) + 2 <= max(_SHORT_LINE, source.longest_line):
         return f", {arguments}"
@@ -114,7 +114,7 @@ def is_exact(
 
 
 def _put(source: Source, node: ast.AST, new: ast.expr) -> None:
-    """Put another node in the place of one."""
+    """Replace a node by another."""
     above = source.parents[node]
     for name, value in ast.iter_fields(above):
         if value is node:

@@ -38,21 +38,21 @@ class HydraConfig:
 
     def find(self, keys: Sequence[str], had: str | None) -> tuple[YamlFile, Sequence[str]] | None:
         """Return the one file that sets a key, and its keys there; None where it is not known for certain."""
-        found = []
+        places = []
         for file, own in self._places(keys):
             scalar = file.find(own)
             if scalar is not None:
-                found.append((file, own, scalar.value))
-        if len(found) != 1 or (had is not None and found[0][2].lower() != had.lower()):
+                places.append((file, own, scalar.value))
+        if len(places) != 1 or (had is not None and places[0][2].lower() != had.lower()):
             return None
-        return found[0][:2]
+        return places[0][:2]
 
     def files(self) -> Iterator[YamlFile]:
         """Yield the files that it is made of, as far as they are known for certain."""
         return (file for _, file in self._groups())
 
     def _groups(self) -> Iterator[tuple[list[str], YamlFile]]:
-        """Yield each file with the keys that its own stand below."""
+        """Yield each file, with the keys that its own keys are below."""
         if self._primary is None or self._folder is None:
             return
         yield [], self._primary

@@ -1,4 +1,4 @@
-"""What an expression of the program may stand for."""
+"""What an expression of the program may mean."""
 
 from __future__ import annotations
 

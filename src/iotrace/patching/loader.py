@@ -29,7 +29,7 @@ class MadeLoader(msgspec.Struct, frozen=True, kw_only=True):
     others: list[str] = []
 
 
-def loader_of(rank: RankAnalysis) -> MadeLoader | None:
+def find_loader(rank: RankAnalysis) -> MadeLoader | None:
     """Return the loader that a rank's loop waits for; None where it is no DataLoader."""
     if rank.source is None or rank.source.description.wrapped:
         return None
@@ -51,4 +51,4 @@ def loader_of(rank: RankAnalysis) -> MadeLoader | None:
 
 def made_loader(session: SessionAnalysis) -> MadeLoader | None:
     """Return the loader of a session's training loop: all ranks run one program."""
-    return next(filter(None, map(loader_of, session.ranks)), None)
+    return next(filter(None, map(find_loader, session.ranks)), None)

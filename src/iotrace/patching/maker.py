@@ -10,14 +10,14 @@ import msgspec
 
 from iotrace.patching import bindings
 from iotrace.patching.changes import Changes
-from iotrace.patching.command import words_of
+from iotrace.patching.command import find_words
 from iotrace.patching.hydra import HydraConfig
 from iotrace.patching.kinds import Key, Literal, Mapping as DictValue, Option, UnknownError
 from iotrace.patching.source import LOADER, Source
 from iotrace.patching.values import Values
 from iotrace.patching.yaml_keys import YamlFile, written
 
-# DataLoader's arguments by their place; behind these all are keywords.
+# DataLoader's arguments by their place; all after these are keywords.
 _POSITIONAL = (
     *(
         "dataset",
@@ -54,7 +54,7 @@ class Maker:
             self._change_arguments(wanted)
             return
         if not self._program.is_own(source.path):  # of a package: its configuration may be in the command
-            words = words_of(self._program.argv, wanted, self._had)
+            words = find_words(self._program.argv, wanted, self._had)
             if words.keys() >= wanted.keys():
                 self._changes.words.update(words)
                 return
@@ -109,13 +109,13 @@ class Maker:
                 return source, keyword.value
         if any(isinstance(each, ast.Starred) for each in call.args):
             raise UnknownError(f"the arguments are given by * at {source.path.name}:{call.lineno}")
-        partial = source.partial_of(ast.unparse(call.func), LOADER)
+        partial = source.find_partial(ast.unparse(call.func), LOADER)
         given = call.args if partial is None else [*partial.args[1:], *call.args]
         if name in _POSITIONAL and _POSITIONAL.index(name) < len(given):
             return source, given[_POSITIONAL.index(name)]
         for keyword in call.keywords:
-            if keyword.arg is None and (found := self._within(source, keyword.value, name)) is not None:
-                return found
+            if keyword.arg is None and (argument := self._within(source, keyword.value, name)) is not None:
+                return argument
         for keyword in partial.keywords if partial is not None else ():
             only = not bindings.is_used_elsewhere(source, ast.unparse(call.func))
             if keyword.arg == name and only:
@@ -127,7 +127,7 @@ class Maker:
         return None
 
     def _within(self, source: Source, node: ast.expr, name: str) -> tuple[Source, ast.expr] | None:
-        """Return what ``**node`` gives an argument, as an expression that stands for it."""
+        """Return the expression that ``**node`` gives an argument."""
         value = self._values.of(source, node)
         if isinstance(value, DictValue):
             return self._values.entry(value, name)
@@ -150,26 +150,26 @@ class Maker:
         if given is None:
             self._changes.note(source, call, name, value)
             return
-        found = self._values.of(*given)
-        if isinstance(found, Option):
-            given_by = self._program.given(self._program.option(found.dest)[2])
+        setting = self._values.of(*given)
+        if isinstance(setting, Option):
+            given_by = self._program.given(self._program.option(setting.dest)[2])
             if given_by is not None:
                 self._check(name, given_by[1], "the command", checks)
                 self._changes.words[name] = f"{given_by[0]}{value}"
                 return
-            found = self._values.default(found.dest)
-        if isinstance(found, Key):
-            self._set_key(found, name, value, checks)
+            setting = self._values.default(setting.dest)
+        if isinstance(setting, Key):
+            self._set_key(setting, name, value, checks)
             return
-        if not isinstance(found, Literal):
+        if not isinstance(setting, Literal):
             raise UnknownError(f"{name} is no plain value")
-        self._changes.refuse(found.source)
-        place = f"{found.source.path.name}:{found.node.lineno}"
-        self._check(name, str(ast.literal_eval(found.node)), place, checks)
-        if found.variable and bindings.is_used_elsewhere(found.source, found.variable):
+        self._changes.refuse(setting.source)
+        place = f"{setting.source.path.name}:{setting.node.lineno}"
+        self._check(name, str(ast.literal_eval(setting.node)), place, checks)
+        if setting.variable and bindings.is_used_elsewhere(setting.source, setting.variable):
             self._changes.note(*given, "", value)  # the loader's own argument alone
         else:
-            self._changes.note(found.source, found.node, "", value)
+            self._changes.note(setting.source, setting.node, "", value)
 
     def _set_key(self, key: Key, name: str, value: str, checks: bool, prefix: str = "") -> None:
         """Set a key of YAML files, or of Hydra's configuration; the command's words set what these do not."""
@@ -181,16 +181,16 @@ class Maker:
             self._changes.words[name] = f"{given[0]}={written(value)}"
             return
         if key.function is None:
-            found = _in_files(key.paths, key.keys)
+            place = _in_files(key.paths, key.keys)
         else:
             config = HydraConfig(key.source, key.function, self._program)
-            found = config.find(key.keys, self._had.get(name) if checks else None)
-        if found is None and has_words:
+            place = config.find(key.keys, self._had.get(name) if checks else None)
+        if place is None and has_words:
             self._changes.words[name] = f"{prefix}{dotted}={written(value)}"
             return
-        if found is None:
+        if place is None:
             raise UnknownError(_not_found(key.keys, key.paths))
-        file, keys = found
+        file, keys = place
         scalar = file.find(keys)
         assert scalar is not None
         self._check(name, scalar.value, f"{'.'.join(keys)} of {file.path.name}", checks)

@@ -106,10 +106,10 @@ def patch_of_fix(session: Path, fix: Fix, made: MadeLoader | None) -> Patch:
 
 
 def _patch(manifest: Manifest, made: MadeLoader | None, changes: Sequence[Change], data: DataChange) -> Patch:
-    return patch_of(made, Program(manifest.argv, manifest.cwd), changes, manifest.started_ns, data)
+    return make_patch(made, Program(manifest.argv, manifest.cwd), changes, manifest.started_ns, data)
 
 
-def patch_of(
+def make_patch(
     made: MadeLoader | None,
     program: Program,
     changes: Sequence[Change],
@@ -150,7 +150,7 @@ def patch_of(
             else f"no file has to change: give the command {noted.command}"
         )
         return Patch(why_not=why, command=noted.command)
-    root = root_of(files[0].path, program.cwd)
+    root = find_root(files[0].path, program.cwd)
     return Patch(
         diff="".join(unified(_relative(file.path, root), file.before, file.after) for file in files),
         lines=list(dict.fromkeys((str(file.path), line) for file in files for line in file.lines)),
@@ -164,7 +164,7 @@ def _is_threads(change: Change) -> bool:
 
 
 def _one_thread(libraries: Sequence[str], program: Program) -> list[str]:
-    """Return the lines by which a worker gives each library one thread."""
+    """Return the lines that make a worker give each library one thread."""
     if "openblas" in libraries and not program.has_installed("threadpoolctl"):
         raise UnknownError("threadpoolctl, which sets it, is not installed: OPENBLAS_NUM_THREADS=1")
     if unknown := [each for each in libraries if each not in _ONE_THREAD]:
@@ -180,7 +180,7 @@ def _as_python(value: object) -> str:
     return value if value in ("True", "False", "None") or value.lstrip("-").isdigit() else repr(value)
 
 
-def root_of(path: Path, cwd: Path) -> Path:
+def find_root(path: Path, cwd: Path) -> Path:
     """Return the root of the git tree that a file is in; else the program's directory, or the file's."""
     real = path.resolve()
     for folder in real.parents:

@@ -46,8 +46,8 @@ class Program:
     def has_installed(self, name: str) -> bool:
         """Whether the command's Python has a module of this name installed, as far as its directory shows."""
         first = self.argv[0] if self.argv else ""
-        found = str(self.cwd / first) if "/" in first else shutil.which(first)
-        root = Path(found).parent.parent if found else None
+        program = str(self.cwd / first) if "/" in first else shutil.which(first)
+        root = Path(program).parent.parent if program else None
         return root is not None and any(
             any(root.glob(f"lib/python*/*-packages/{name}{end}")) for end in (".py", "/__init__.py")
         )
@@ -55,15 +55,15 @@ class Program:
     def files(self) -> list[Source]:
         """Return the known files, and those of the program that they import."""
         if self._files is None:
-            found: dict[Path, Source] = {}
+            sources: dict[Path, Source] = {}
             waiting = sorted(self._known)
-            while waiting and len(found) < _MOST_FILES:
+            while waiting and len(sources) < _MOST_FILES:
                 path = waiting.pop()
-                if path in found or not self.is_own(path):
+                if path in sources or not self.is_own(path):
                     continue
-                found[path] = self._read.setdefault(path, Source(path))
-                waiting += [module for module in self._imports(found[path]) if module not in found]
-            self._files = list(found.values())
+                sources[path] = self._read.setdefault(path, Source(path))
+                waiting += [module for module in self._imports(sources[path]) if module not in sources]
+            self._files = list(sources.values())
         return self._files
 
     def module(self, source: Source, name: str | None, level: int) -> Source | None:
@@ -82,12 +82,12 @@ class Program:
         Raises:
             UnknownError: there is none, or several.
         """
-        found = [
+        options = [
             (source, call, spelled) for source in self.files() for call, spelled in source.option_calls(dest)
         ]
-        if len(found) != 1:
-            raise UnknownError(f"{len(found) or 'no'} options of the program are stored as {dest}")
-        return found[0]
+        if len(options) != 1:
+            raise UnknownError(f"{len(options) or 'no'} options of the program are stored as {dest}")
+        return options[0]
 
     def calls(self, name: str) -> list[tuple[Source, ast.Call]]:
         """Return the calls of a function or class of this name, also as a method."""
@@ -99,26 +99,26 @@ class Program:
             or (isinstance(call.func, ast.Attribute) and call.func.attr == name)
         ]
 
-    def class_of(self, name: str) -> tuple[Source, ast.ClassDef] | None:
+    def find_class(self, name: str) -> tuple[Source, ast.ClassDef] | None:
         """Return the class of the program that has this name, if it is one."""
         last = name.rpartition(".")[2]
-        found = [
+        classes = [
             (each, made) for each in self.files() for made in each.nodes(ast.ClassDef) if made.name == last
         ]
-        return found[0] if len(found) == 1 else None
+        return classes[0] if len(classes) == 1 else None
 
-    def result_of(self, name: str) -> tuple[Source, ast.expr] | None:
+    def find_result(self, name: str) -> tuple[Source, ast.expr] | None:
         """Return what the one function of the program that has this name returns, if in one place."""
         last = name.rpartition(".")[2]
-        found = [
+        results = [
             (each, made)
             for each in self.files()
             for made in each.nodes(ast.FunctionDef)
             if made.name == last and not made.decorator_list
         ]
-        if len(found) != 1:
+        if len(results) != 1:
             return None
-        source, made = found[0]
+        source, made = results[0]
         returned = [
             each.value
             for each in source.nodes(ast.Return)
@@ -178,11 +178,11 @@ class Program:
             for alias in node.names:
                 if (module := self.module(source, alias.name, 0)) is not None:
                     yield module.path
-        for found in source.nodes(ast.ImportFrom):
+        for statement in source.nodes(ast.ImportFrom):
             names = [
-                found.module,
-                *(".".join(filter(None, (found.module, alias.name))) for alias in found.names),
+                statement.module,
+                *(".".join(filter(None, (statement.module, alias.name))) for alias in statement.names),
             ]
             for name in names:
-                if (module := self.module(source, name, found.level)) is not None:
+                if (module := self.module(source, name, statement.level)) is not None:
                     yield module.path

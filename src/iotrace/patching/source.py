@@ -95,7 +95,7 @@ class Source:
             node.end_lineno or node.lineno, node.end_col_offset or 0
         )
 
-    def line_of(self, offset: int) -> int:
+    def line_at(self, offset: int) -> int:
         """Return the line, counted from 1, of a place in the text."""
         return sum(start <= offset for start in self._starts)
 
@@ -121,8 +121,8 @@ class Source:
 
     def call(self, name: str, line: int) -> ast.Call | None:
         """Return the one call of `name`, or of what ends so, that covers a line."""
-        found = self.calls_at(name, line)
-        return found[0] if len(found) == 1 else None
+        calls = self.calls_at(name, line)
+        return calls[0] if len(calls) == 1 else None
 
     def _calls(self, func: ast.expr, name: str) -> bool:
         """Whether a callee is `name` by its own or another name, or a class made of it."""
@@ -143,9 +143,9 @@ class Source:
                     isinstance(base, ast.Name | ast.Attribute) and ast.unparse(base).endswith(name)
                     for base in owner.bases
                 )
-        return self.partial_of(said, name) is not None
+        return self.find_partial(said, name) is not None
 
-    def partial_of(self, variable: str, name: str) -> ast.Call | None:
+    def find_partial(self, variable: str, name: str) -> ast.Call | None:
         """Return the ``partial(name, ...)`` that a variable is set to, if it is set once."""
         stores = [
             node for node in self.nodes(ast.Name) if node.id == variable and isinstance(node.ctx, ast.Store)
@@ -190,7 +190,7 @@ class Source:
 
     def end_of_line(self, offset: int) -> int:
         """Return where the line of a place in the text ends, before its newline."""
-        line = self.line_of(offset)
+        line = self.line_at(offset)
         return self._starts[line - 1] + len(self.line_text(line))
 
     def tokens(self, call: ast.Call) -> list[Word]:
@@ -201,12 +201,12 @@ class Source:
         starts = [0]
         for line in _LINE.findall(text):
             starts.append(starts[-1] + len(line))
-        found = []
+        words = []
         for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
             if token.type not in _BLANK:
                 at, to = (starts[line - 1] + column for line, column in (token.start, token.end))
-                found.append(Word(start + at - 1, start + to - 1, token.string))
-        return found[1:-1]
+                words.append(Word(start + at - 1, start + to - 1, token.string))
+        return words[1:-1]
 
 
 def is_hydra(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
@@ -216,19 +216,19 @@ def is_hydra(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> boo
 
 
 def hydra_main(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.expr | None:
-    """Return the decorator by which Hydra calls a function."""
+    """Return the decorator that makes Hydra call a function."""
     return next((each for each in function.decorator_list if "hydra.main" in ast.unparse(each)), None)
 
 
-def chain_of(value: ast.expr) -> list[str]:
+def split_chain(value: ast.expr) -> list[str]:
     """The names of ``a.b.c`` or ``a["b"].c``; none of what is built otherwise."""
     if isinstance(value, ast.Name):
         return [value.id]
     if isinstance(value, ast.Attribute):
-        before = chain_of(value.value)
+        before = split_chain(value.value)
         return [*before, value.attr] if before else []
     if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant):
-        before = chain_of(value.value)
+        before = split_chain(value.value)
         return [*before, value.slice.value] if before and isinstance(value.slice.value, str) else []
     return []
 

@@ -54,8 +54,8 @@ def suggestions(session: Path) -> Suggestions:
     """
     analysis = SessionAnalysis(open_session(session))
     report, made = analyse(analysis), made_loader(analysis)
-    found = [
+    suggested = [
         Suggestion(number=number, fix=fix, patch=patch_of_fix(session, fix, made))
         for number, fix in enumerate(report.verdict.fixes, 1)
     ]
-    return Suggestions(report, made, found)
+    return Suggestions(report, made, suggested)

@@ -50,7 +50,7 @@ class Values:
         self._depth = 0
 
     def of(self, source: Source, node: ast.expr) -> Value:
-        """Return what an expression of a file stands for.
+        """Return what an expression of a file means.
 
         Raises:
             UnknownError: it is set in several places, computed, or comes from outside of the program.
@@ -103,10 +103,10 @@ class Values:
             raise UnknownError(f"it comes from the environment: {_shown(call)} at {at_line(source, call)}")
         if isinstance(call.func, ast.Attribute) and call.func.attr == "get" and call.args:
             return self._of(source, ast.copy_location(ast.Subscript(call.func.value, call.args[0]), call))
-        found = self.program.class_of(name)
-        if found is not None:
-            return Instance(*found, source, call)
-        if (result := self.program.result_of(name)) is not None:
+        definition = self.program.find_class(name)
+        if definition is not None:
+            return Instance(*definition, source, call)
+        if (result := self.program.find_result(name)) is not None:
             return self.of(*result)
         raise UnknownError(f"it is computed: {_shown(call)} at {at_line(source, call)}")
 
@@ -162,14 +162,14 @@ class Values:
         return self.of(source, given[0])
 
     def _named(self, source: Source, node: ast.AST, name: str) -> Value:
-        """Return what a name stands for at a node."""
-        scope, found = bindings.of_name(source, node, name)
-        if not found:
+        """Return what a name means at a node."""
+        scope, all_bound = bindings.of_name(source, node, name)
+        if not all_bound:
             raise UnknownError(f"{name} is set nowhere in {source.path.name}")
-        if len(found) > 1:
-            lines = ", ".join(str(line) for line in sorted({each.line for each in found}))
+        if len(all_bound) > 1:
+            lines = ", ".join(str(line) for line in sorted({each.line for each in all_bound}))
             raise UnknownError(f"{name} is set in several places of {source.path.name}: lines {lines}")
-        (bound,) = found
+        (bound,) = all_bound
         if bound.parameter is not None:
             assert isinstance(scope, FUNCTIONS)
             return self._parameter(source, scope, name)
@@ -186,13 +186,13 @@ class Values:
 
     def _imported(self, source: Source, module: str | None, level: int, member: str) -> Value:
         if not member:
-            found = self.program.module(source, module, level)
-            if found is not None:
-                return Module(found)
+            imported = self.program.module(source, module, level)
+            if imported is not None:
+                return Module(imported)
         else:
-            found = self.program.module(source, module, level)
-            if found is not None and found.tree is not None and bindings.in_module(found, member):
-                return self._named(found, found.tree, member)
+            imported = self.program.module(source, module, level)
+            if imported is not None and imported.tree is not None and bindings.in_module(imported, member):
+                return self._named(imported, imported.tree, member)
             inner = self.program.module(source, ".".join(filter(None, (module, member))), level)
             if inner is not None:
                 return Module(inner)
@@ -216,15 +216,17 @@ class Values:
         is_bound = isinstance(owner, ast.ClassDef) and "staticmethod" not in map(
             ast.unparse, function.decorator_list
         )
-        found = [bindings.argument(*call, function, name, is_bound) for call in self.program.calls(wanted)]
-        if not found:
+        arguments = [
+            bindings.argument(*call, function, name, is_bound) for call in self.program.calls(wanted)
+        ]
+        if not arguments:
             raise UnknownError(f"{wanted} is called nowhere in the files of the program")
         values = [
             self.of(source if node is None else at, node or bindings.default_value(function, name))
-            for at, node in found
+            for at, node in arguments
         ]
         if any(value != values[0] for value in values):
-            raise UnknownError(f"{wanted} is called in {len(found)} places, with another {name} each")
+            raise UnknownError(f"{wanted} is called in {len(arguments)} places, with another {name} each")
         return values[0]
 
     def get(self, value: Value, key: str) -> Value:
@@ -239,10 +241,10 @@ class Values:
         if isinstance(value, Options):
             return Option(key)
         if isinstance(value, Mapping):
-            found = self.entry(value, key)
-            if found is None:
+            entry = self.entry(value, key)
+            if entry is None:
                 raise UnknownError(f"{key} is no key of the dict at {at_line(value.source, value.node)}")
-            return self.of(*found)
+            return self.of(*entry)
         if isinstance(value, Instance):
             return self._attribute(value, key)
         raise UnknownError(f"{key} is computed")
@@ -260,8 +262,8 @@ class Values:
             pairs = [(keyword.arg, keyword.value) for keyword in node.keywords]
         if any(name is None for name, _ in pairs):
             raise UnknownError(f"the dict at {at_line(value.source, node)} takes keys from elsewhere")
-        found = [each for name, each in pairs if name == key]
-        return (value.source, found[-1]) if found else None
+        values = [each for name, each in pairs if name == key]
+        return (value.source, values[-1]) if values else None
 
     def _refuse_set(self, key: str, value: Options | Instance) -> None:
         """Refuse what the program sets later on, as ``args.workers = 4``."""
@@ -294,14 +296,14 @@ class Values:
             if stores[0] is None:
                 raise UnknownError(f"self.{key} of {made.name} is set by no plain assignment")
             return self.of(source, stores[0])
-        fields = bindings.fields_of(made)
+        fields = bindings.list_fields(made)
         if key not in fields:
             raise UnknownError(f"{key} of {made.name} is set nowhere in {source.path.name}")
         if init is None and made.decorator_list:
             given = self._field_given(value, key, list(fields))
             if given is not None:
                 return given
-        default = bindings.default_of(fields[key])
+        default = bindings.find_default(fields[key])
         if default is None:
             raise UnknownError(f"{key} of {made.name} has no plain default")
         return self.of(source, default)

@@ -27,7 +27,7 @@ class Scalar(NamedTuple):
 
 
 class YamlFile:
-    """The lines of a YAML file; none of one that cannot be read, or is not UTF-8."""
+    """The lines of a YAML file; none where it cannot be read, or is not UTF-8."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.text = path, ""
@@ -38,21 +38,21 @@ class YamlFile:
             pass
 
     def find(self, keys: Sequence[str]) -> Scalar | None:
-        """Return the value of ``a.b.c``; None where the file has none, or not for sure."""
-        found = [value for path, value in self.values() if path == tuple(keys)]
-        return found[0] if len(found) == 1 else None
+        """Return the value of ``a.b.c``; None where the file has none, or it is not sure which."""
+        values = [value for path, value in self.values() if path == tuple(keys)]
+        return values[0] if len(values) == 1 else None
 
     def entries(self, key: str) -> list[tuple[str, str]]:
         """Return the ``- name: value`` of a list at the top, as Hydra's defaults."""
-        found, inside = [], False
+        entries, inside = [], False
         for line in self.text.splitlines():
             if match := re.match(rf"{key}:\s*(#.*)?$", line):
                 inside = bool(match)
             elif inside and (entry := re.match(r"\s*- +([\w./-]+): +([\w./-]+)\s*(#.*)?$", line)):
-                found.append((entry[1], entry[2]))
+                entries.append((entry[1], entry[2]))
             elif line[:1] not in ("", " ", "-", "#"):
                 inside = False
-        return found
+        return entries
 
     def values(self) -> Iterator[tuple[tuple[str, ...], Scalar | None]]:
         """Yield the keys that have a value in their line: a scalar, or None of what is another."""
@@ -89,12 +89,12 @@ class YamlFile:
 def _pairs(value: str, start: int) -> Iterator[tuple[str, Scalar]]:
     """Yield the entries of a mapping in one line, ``{a: 1, b: 2}``, where all of them are scalars."""
     inner = re.fullmatch(r"\{([^{}\[\]#&*]*)\}\s*(?:\s#.*)?", value)
-    found, at = [], 0
+    pairs, at = [], 0
     while inner is not None and (match := _PAIR.match(inner[1], at)):
         at = match.end()
-        found.append((match["key"], _as_scalar(match["value"], start + 1 + match.start("value"))))
+        pairs.append((match["key"], _as_scalar(match["value"], start + 1 + match.start("value"))))
     if inner is not None and not inner[1][at:].strip():
-        yield from found
+        yield from pairs
 
 
 def _as_scalar(said: str, start: int) -> Scalar:

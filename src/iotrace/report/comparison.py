@@ -85,6 +85,7 @@ def _reasons(result: Comparison) -> list[str]:
     if parts and not reasons and (by_ms := result.unexplained_ms) is not None:
         reasons.append(f"what made most of the change ({by_ms:+.1f} ms {result.unit}) is not known")
     changed = {"faster": "got shorter", "slower": "got longer"}.get(result.verdict, "changed")
+    reasons += [result.first] if result.first else []
     none = f"no part of the step {changed} beyond its noise"
     if not result.causes_ms and not result.rest_ms:
         none = "the parts of a step are not known"
@@ -156,7 +157,7 @@ def stage_grid(stages: Iterable[StageChange], names: tuple[str, str]) -> Grid:
     """What stages cost a sample, before and after: a row for each, with the change and its interval."""
     rows = [
         (
-            f"{change.what} ({'CPU' if change.clock == 'cpu' else 'time'})",
+            f"{change.short} ({'CPU' if change.clock == 'cpu' else 'time'})",
             *(f"{digits(cost)}" for cost in change.cost_ms),
             grown(change.change_pct),
             " to ".join(grown(each, change.change_pct) for each in change.ci95_pct),

@@ -10,7 +10,7 @@ from pathlib import Path
 from iotrace.merge.input_files import SESSION
 from iotrace.merge.summary import SourceSummary, Summary
 from iotrace.report.printing import aligned, echo, echo_beside, middle_cut, visible
-from iotrace.session.listing import title_of
+from iotrace.session.listing import session_title
 from iotrace.units import counted, duration, if_known, rate, size
 
 _SHOWN = 12
@@ -77,10 +77,10 @@ def _name(source: SourceSummary, sources: list[SourceSummary]) -> str:
     """Name an input as the user knows it: a trace that a session holds by both."""
     path = Path(source.path)
     if source.kind == SESSION:
-        return visible(title_of(path))
+        return visible(session_title(path))
     holders = (item.path for item in sources if item.kind == SESSION)
     held = next((holder for holder in holders if path.is_relative_to(holder)), None)
-    return visible(path.name if held is None else f"{path.name} in {title_of(Path(held))}")
+    return visible(path.name if held is None else f"{path.name} in {session_title(Path(held))}")
 
 
 def _lines(label: str, texts: list[str]) -> None:

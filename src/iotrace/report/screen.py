@@ -52,19 +52,21 @@ _TONES = {
 def head_of(report: Report, more: str = "", most: int | None = None, stacks_shown: bool = False) -> Head:
     """Say the verdict over the job, why, what to do, and how far to trust that; `more` to see without a fix.
 
-    A short one has the first `most` fixes and reasons for its trust. `stacks_shown`: it need not say where
-    stacks of a hang lie.
+    A short one has the first `most` fixes that gain much, and reasons for its trust. `stacks_shown`: it need
+    not say where stacks of a hang lie.
     """
     found = report.verdict
     lines = [Line("Why", found.why)] if found.why else []
     lines += [Line("", found.beside)] if found.beside else []
     lines += [Line(label, text) for label, text in ending(report, stacks_shown)]
-    for number, fix in enumerate(found.fixes[:most]):
-        text = f"or {fix.text}" if number else fix.text
+    fixes = [fix for fix in found.fixes if most is None or not fix.is_minor]
+    for number, fix in enumerate(fixes[:most]):
+        text = f"{fix.joins} {fix.text}" if number else fix.text
         label = "" if number else "Fix"
-        lines.append(Line(label, text, gain_text(fix), other_wait_text(fix), fix.command))
-    if most is not None and len(found.fixes) > most:
-        lines.append(Line("", f"{len(found.fixes) - most} more: -v"))
+        note = other_wait_text(fix) if most is None else ""
+        lines.append(Line(label, text, gain_text(fix), note, fix.command))
+    if most is not None and len(fixes) > most:
+        lines.append(Line("", f"{len(fixes) - most} more: -v"))
     if not found.fixes and found.kind in WANT_A_FIX and not _only_lacks_cpus(report):
         gaps = "--view gaps has the longest idle times" if found.kind == "device-idle" else _ELSE
         lines.append(Line("Fix", no_fix_text(report, more or gaps)))

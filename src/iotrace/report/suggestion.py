@@ -9,7 +9,7 @@ from string import ascii_letters, digits
 from typing import Any
 
 from iotrace.analysis.rules.model import rule_of
-from iotrace.patching.patch import root_of
+from iotrace.patching.patch import find_root
 from iotrace.patching.suggest import Suggestion, Suggestions
 from iotrace.report.markdown import escape
 from iotrace.report.printing import visible
@@ -122,7 +122,7 @@ def _place(each: Suggestion, found: Suggestions) -> tuple[str, int] | None:
     path = Path(file)
     if not line or not path.is_file() or {"site-packages", "dist-packages"} & set(path.parts):
         return None
-    return _uri(os.path.relpath(path.resolve(), root_of(path, Path.cwd()))), line
+    return _uri(os.path.relpath(path.resolve(), find_root(path, Path.cwd()))), line
 
 
 def _uri(path: str) -> str:

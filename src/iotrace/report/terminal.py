@@ -20,6 +20,7 @@ from iotrace.analysis.results import (
     Report,
     Straggler,
 )
+from iotrace.analysis.verdict.loop_costs import loop_costs
 from iotrace.analysis.verdict.reason import unit_of
 from iotrace.report import tables
 from iotrace.report.blocks import Bar, Bars, Block, Commands, Heading, Line, Paragraph, Verbatim, shortened
@@ -206,7 +207,9 @@ def _wait(rank: RankReport, step_ms: float, legend: str) -> Iterator[Block]:
     elif wait.exposed_source != "cpu":
         idle = milliseconds(wait.exposed_ms)
         exposed = f"; {idle} with the accelerator idle (profiled steps: {wait.exposed_steps})"
-    share = f"{percent(wait.raw_wait_fraction)} of it: {wait.verdict}"
+    share, costs = f"{percent(wait.raw_wait_fraction)} of it: {wait.verdict}", loop_costs(rank)
+    if costs is not None and costs.fraction > wait.raw_wait_fraction:  # the verdict judges that
+        share = f"{percent(wait.raw_wait_fraction)} of it; loaders cost {costs.text}"
     text = f"{milliseconds(wait.raw_ms)} a step, {share}{exposed}"
     yield Line("data wait", text, strong=share, tone="bad" if wait.raw_wait_fraction > 0.2 else "")
     if len(wait.by_loader) > 1:

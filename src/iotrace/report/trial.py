@@ -11,7 +11,7 @@ from iotrace.report.blocks import Commands, Document, Head, Line, lines_of
 from iotrace.report.layout import print_document
 from iotrace.report.screen import shown_path
 from iotrace.trying.results import FAILED, LOOP, PROVEN, RUN, SLOWER, Data, Setting, Trial
-from iotrace.trying.summary import BANNERS, said_of
+from iotrace.trying.summary import BANNERS, describe_result
 from iotrace.units import counted, duration, size
 
 _TONES = {PROVEN: "good", SLOWER: "bad", FAILED: "bad"}
@@ -23,7 +23,7 @@ def print_trial(trial: Trial, console: Console, is_patched: bool = False) -> Non
 
     `is_patched`: a patch of it was made, which may name the copy.
     """
-    said = said_of(trial)
+    said = describe_result(trial)
     lines = [Line("Why", trial.why)] if trial.why and said != trial.why else []
     typed = trial.apply if trial.proven and not is_patched else []  # a patch may change another place
     lines += lines_of("Fix", typed or [trial.fix_text])

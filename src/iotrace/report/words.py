@@ -26,6 +26,7 @@ from iotrace.analysis.verdict.reason import SEVERAL, unit_of
 from iotrace.units import counted, duration, milliseconds, percent, shared_out, size
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
+_SMALL_FACTOR = 1.1
 _LEAST_MS = 0.05  # what is shown as 0.0
 _MOST_GROUPS = 2
 _WORTH_NAMING = 0.01  # of the wait
@@ -38,7 +39,8 @@ _PART_NAMES = {
     "garbage_collection": "garbage collection",
     "asleep": "asleep (time.sleep)",
     "startup": "workers start",
-    "restart": "workers end and start",
+    "drawing": "choosing samples",
+    "restart": "making iterators",
     "queued": "batches queued",
     "collectives": "waits in collectives",
     "neighbours": "no CPU: others",
@@ -67,12 +69,15 @@ def gain_text(fix: Fix) -> str:
             return f"at most {_faster(most)}"
         is_wide = most >= WIDE * about  # what queued for CPUs, most often: how much of that goes nobody knows
         return (
-            f"{about:.1f}x to {_faster(most)}" if is_wide else f"about {about:.1f}x, at most {_faster(most)}"
+            f"{_times(about)}x to {_faster(most)}"
+            if is_wide
+            else f"about {_times(about)}x, at most {_faster(most)}"
         )
     if about is not None and about >= _WORTH_A_FACTOR:
         if most_ms is not None and WIDE * about <= MOST_FACTOR:
             return f"{about:.1f}x to over {MOST_FACTOR:.0f}x faster"
-        return f"about {f'{about:.1f}x faster' if about <= MOST_FACTOR else _shorter(about)}, perhaps more"
+        told = f"{_times(about)}x faster" if about <= MOST_FACTOR else _shorter(about)
+        return f"about {told}, perhaps more"
     if most_ms is None:
         return f"about {milliseconds(gain_ms)} a step, perhaps more"
     return f"at most {milliseconds(most_ms)} a step"
@@ -80,7 +85,15 @@ def gain_text(fix: Fix) -> str:
 
 def _faster(most: float) -> str:
     """Say a bound, rounded up to what is shown of it."""
-    return _shorter(most) if most > MOST_FACTOR else f"{math.ceil(10 * most - 1e-6) / 10:.1f}x faster"
+    if most > MOST_FACTOR:
+        return _shorter(most)
+    shown = 100 if most < _SMALL_FACTOR else 10
+    return f"{_times(math.ceil(shown * most - 1e-6) / shown)}x faster"
+
+
+def _times(factor: float) -> str:
+    """Write a factor, a small one to a hundredth: 1.06 is no 1.1."""
+    return f"{factor:.2f}" if factor < _SMALL_FACTOR else f"{factor:.1f}"
 
 
 def _shorter(factor: float) -> str:
@@ -105,7 +118,7 @@ def other_wait_text(fix: Fix) -> str:
     if gain_ms is None or cost_ms is None or gain_ms - cost_ms < _WORTH_TELLING * gain_ms:
         return ""
     more = milliseconds(gain_ms - cost_ms)
-    return f"it saves {milliseconds(cost_ms)} of its own, and {more} of other waits"
+    return f"{milliseconds(cost_ms)} a step of waits for it, and {more} of waits for others, end with it"
 
 
 def who_failed(failure: Failure, several: bool) -> str:
@@ -216,7 +229,7 @@ def loop_facts(rank: RankReport, why: str | None) -> list[str]:
     `why`: what the verdict said already.
     """
     said = [each.said for each in rank.recurring if each.loop_fraction >= _WORTH_A_LINE]
-    return [each for each in said if each != why]
+    return [each for each in said if each not in (why or "")]
 
 
 def slow_facts(rank: RankReport) -> list[str]:

@@ -30,7 +30,7 @@ _handlers: dict[int, CodeType] = {}
 def remember(number: int, handler: Any) -> None:
     """Know what the `handler` of a signal raises for the program's, from now on.
 
-    Of a handler in C nothing is known; it can be told only where it raises what is no `Exception`.
+    Nothing is known of a handler in C; it is noticed only where it raises what is no `Exception`.
     """
     if callable(handler) and type(number) is int and 0 < number < NSIG:
         handled.add(number)

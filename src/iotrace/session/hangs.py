@@ -1,4 +1,4 @@
-"""What samplers told of processes that hang, and whether the run goes on.
+"""What samplers reported of processes that hang, and whether the run goes on.
 
 Say in which collectives ranks of a job are that does not go on; used by samplers and by readers.
 """
@@ -21,7 +21,7 @@ HUNG, COMPUTING, WAITING = "hung", "computing", "waiting"
 WAITS_FOR_WORK, WAITS_FOR_WORKERS = "waits for work", "waits for its workers"
 LIBRARIES = ("/torch/", "/multiprocessing/", "/threading.py", "/queue.py", "/iotrace/", "/selectors.py")
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", *LIBRARIES)
-_LATER_NS = 1_000_000_000  # by which a hang has to last longer than was told
+_LATER_NS = 1_000_000_000  # the least that a hang has to last longer than was reported
 
 
 def banner(kind: str, since: str, awaited: str) -> str:
@@ -48,7 +48,7 @@ def span(time_ns: int) -> str:
 
 
 def how_long(since_ns: int | None, now_ns: int) -> str:
-    """Say how long a call has lasted, behind what it is; empty where that is unknown."""
+    """Say how long a call has lasted, after what it is; empty where that is unknown."""
     return f" for {(now_ns - since_ns) / 1e9:.0f} s" if since_ns and now_ns > since_ns else ""
 
 
@@ -125,12 +125,12 @@ class BlockedProcess(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rank(self) -> int | None:
         """Its number, where it is a rank of a job with several."""
-        found = _RANK.fullmatch(self.role)
-        return None if found is None else int(found[1])
+        match = _RANK.fullmatch(self.role)
+        return None if match is None else int(match[1])
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True, tag="hang"):
-    """No batch came for `waited_ns`; `mono_ns` is when it was told, `text` in which words.
+    """No batch came for `waited_ns`; `mono_ns` is when it was reported, `text` the words.
 
     `kind`: ``hung``; ``computing`` where a process was on a CPU, in one place of the program; ``waiting``
     where ranks waited for those of other hosts. It went on at `resumed_ns`. `lasted_ns` is from its last
@@ -161,10 +161,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     text: list[str]
 
 
-def hangs_of(
+def read_hangs(
     session: Path, hosts: Mapping[int, str] | None = None, until_ns: int | None = None
 ) -> list[Hang]:
-    """Read what the session's samplers told, of several hosts as one.
+    """Read what the session's samplers reported; several hosts give one hang.
 
     `hosts` says where ranks ran, by their numbers.
     """
@@ -172,7 +172,7 @@ def hangs_of(
 
 
 def over_ns(launches: list[Launch]) -> int | None:
-    """Return until when a hang can have lasted: now, of a run that goes on; the end of the run; else None."""
+    """Return until when a hang can have lasted: now, or the end of a run that is over; None if unknown."""
     if joint_state(launches) == RUNNING:
         return time.time_ns()
     ends_ns = [each.outcome.ended_ns for each in launches if each.outcome is not None]
@@ -180,11 +180,11 @@ def over_ns(launches: list[Launch]) -> int | None:
 
 
 def hangs_told(session: Path, until_ns: int | None = None) -> list[Hang]:
-    """Read what each host's sampler told, in that host's CLOCK_MONOTONIC; what is damaged is left out.
+    """Read what each host's sampler reported, in that host's CLOCK_MONOTONIC; what is damaged is left out.
 
     `until_ns`: a hang lasts until then (CLOCK_REALTIME) where it did not go on; None where nobody knows.
     """
-    found: list[Hang] = []
+    hangs: list[Hang] = []
     for directory in entries(session / names.TELEMETRY):
         own: list[Hang] = []
         try:
@@ -203,12 +203,12 @@ def hangs_told(session: Path, until_ns: int | None = None) -> list[Hang]:
                     each if each.resumed else replace(each, resumed=True, resumed_ns=record.mono_ns)
                     for each in own
                 ]
-        found += [_retold(each, _lasted_ns(each, directory, until_ns)) for each in own]
-    return found
+        hangs += [_retold(each, _lasted_ns(each, directory, until_ns)) for each in own]
+    return hangs
 
 
 def _lasted_ns(hang: Hang, sampler: Path, until_ns: int | None) -> int | None:
-    """Return how long it lasted from its last batch on; never less than was told."""
+    """Return how long it lasted from its last batch on; never less than was reported."""
     if hang.resumed_ns is not None:
         return hang.waited_ns + max(0, hang.resumed_ns - hang.mono_ns)
     if until_ns is None or hang.resumed:
@@ -221,7 +221,7 @@ def _lasted_ns(hang: Hang, sampler: Path, until_ns: int | None) -> int | None:
 
 
 def _retold(hang: Hang, lasted_ns: int | None) -> Hang:
-    """Say how long it lasted in place of how long when it was told; of its calls nobody looked later."""
+    """Say how long it lasted, not how long when it was reported; nobody looked at its calls later."""
     if lasted_ns is None:
         return hang
     if lasted_ns - hang.waited_ns < _LATER_NS:
@@ -245,14 +245,14 @@ def _without_times(process: BlockedProcess, told_ns: int) -> str:
     return text
 
 
-def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
-    """Make one of the hangs of ranks of one job on several hosts, where no rank went on since.
+def joined(hangs: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
+    """Make one hang of those that one job's ranks have on several hosts, where no rank went on since.
 
     Where ranks of some host were not seen to wait, they are what differs: it stays ``waiting``, and says so.
     """
-    own = [each for each in found if not each.resumed and (each.world_size or 1) > len(_ranks(each))]
+    own = [each for each in hangs if not each.resumed and (each.world_size or 1) > len(_ranks(each))]
     if not own or all(each.kind != WAITING for each in own):
-        return found
+        return hangs
     processes = [
         replace(process, host=each.host) if process.host is None else process
         for each in own
@@ -293,21 +293,21 @@ def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
         text=[banner(kind, since, whose), *lines],
         lasted_ns=lasted_ns,
     )
-    return [*(each for each in found if each not in own), one]
+    return [*(each for each in hangs if each not in own), one]
 
 
 def _ranks(hang: Hang) -> set[int]:
     return {each.rank for each in hang.processes if each.rank is not None}
 
 
-def status_of(session: Path) -> Status:
+def read_status(session: Path) -> Status:
     """Say whether the run of a session goes on, and what it hangs in.
 
     Raises:
         SessionError: it is no session.
     """
     launches = read_launches(session)
-    state, hangs = joint_state(launches), hangs_of(session, until_ns=over_ns(launches))
+    state, hangs = joint_state(launches), read_hangs(session, until_ns=over_ns(launches))
     text = [line for each in hangs for line in each.text]
     if hangs and all(each.resumed for each in hangs):
         text.append("it went on since: batches came again")

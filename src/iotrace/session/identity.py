@@ -57,23 +57,23 @@ def role(arguments: list[str]) -> str:
 
 
 def nodes(environment: Mapping[str, str]) -> int:
-    """Return how many nodes a job has, by the variables of launchers and schedulers; 1 where none tells."""
+    """Return how many nodes a job has, by the variables of launchers and schedulers; 1 where none says it."""
     told = [environment.get(name, "") for name in _NODE_VARIABLES]
-    found = [int(text) for text in told if text.isdigit()]
+    counts = [int(text) for text in told if text.isdigit()]
     for variables in _SIZE_VARIABLES:
         everyone, here = (environment.get(name, "") for name in variables)
         if everyone.isdigit() and here.isdigit() and int(here):
-            found.append(-(-int(everyone) // int(here)))
-    return max([1, *found])
+            counts.append(-(-int(everyone) // int(here)))
+    return max([1, *counts])
 
 
 def ranks(environment: Mapping[str, str]) -> dict[str, int | None]:
     """Return rank, local rank and world size by the launcher's variables; None where they are not set."""
-    found: dict[str, int | None] = {}
+    ranks: dict[str, int | None] = {}
     for name, variables in _RANK_VARIABLES.items():
         values = [environment.get(variable, "") for variable in variables]
-        found[name] = next((int(text) for text in values if text.isdigit()), None)
-    return found
+        ranks[name] = next((int(text) for text in values if text.isdigit()), None)
+    return ranks
 
 
 def boot_id() -> str:
@@ -87,7 +87,7 @@ def boot_id() -> str:
 def read_proc(path: str, most: int) -> bytes:
     """Return the first `most` bytes of a file of /proc, as the kernel gives them in one call.
 
-    It is opened anew each time: a number that is kept may become a file of the program's.
+    It is opened each time: a number that is kept may become a file of the program's.
     """
     descriptor = open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -98,14 +98,14 @@ def read_proc(path: str, most: int) -> bytes:
 
 def io_account() -> dict[str, int]:
     """Return the kernel's own account of what this process read and wrote; as far as it can be read."""
-    found: dict[str, int] = {}
+    account: dict[str, int] = {}
     try:
         for line in read_proc("/proc/self/io", 512).decode().splitlines():
             key, _, value = line.partition(": ")
-            found[key] = int(value)
+            account[key] = int(value)
     except ours(OSError, ValueError):
         pass
-    return found
+    return account
 
 
 def describe(process_role: str) -> dict[str, Any]:

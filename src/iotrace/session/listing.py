@@ -21,7 +21,7 @@ SCHEMA_VERSION = 1
 _BY_READERS = (f"{names.OUT}/", names.COSTS, names.FILES)  # what is written into a session afterwards
 
 
-def title_of(session: Path) -> str:
+def session_title(session: Path) -> str:
     """What a session is called: by its directory; a run of a sweep by its point, as ``point_workers=2_0``."""
     path = session.absolute()
     of_sweep = path.name == "session" and path.parent.parent.name == "runs"
@@ -63,7 +63,7 @@ class StoredVerdict(msgspec.Struct, frozen=True):
 class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session in a list; `problem` says why it cannot be read, then the rest is None.
 
-    `seconds` is how long it took, of one that is running so far. `verdict` and `headline` are None where none
+    `seconds` is how long it took, or has taken so far. `verdict` and `headline` are None where none
     was stored, or where it is not of the data that are there.
     """
 
@@ -125,13 +125,13 @@ def session_of_timeline(path: Path) -> Path | None:
 
 def list_sessions(directory: Path) -> Listing:
     """List the sessions in `directory`, and how each went."""
-    found = [_listed(path, directory) for path in sessions_in(directory)]
-    found.sort(key=lambda each: each.started_ns or 0, reverse=True)
-    return Listing(schema_version=SCHEMA_VERSION, directory=str(directory), sessions=found)
+    sessions = [_listed(path, directory) for path in sessions_in(directory)]
+    sessions.sort(key=lambda each: each.started_ns or 0, reverse=True)
+    return Listing(schema_version=SCHEMA_VERSION, directory=str(directory), sessions=sessions)
 
 
 def delete_sessions(directory: Path, wanted: Sequence[str]) -> None:
-    """Delete the sessions in `directory` that are called so in its list; all of them can be, or none is.
+    """Delete the sessions in `directory` with these names in its list: all, or none where one must stay.
 
     Raises:
         SessionError: there is no such session, it is a link, it still runs, or the system refuses.
@@ -199,7 +199,7 @@ def store_verdict(session: Path, text: str, iotrace_version: str, headline: Head
 
 
 def _stored(session: Path, files: list[tuple[str, int]]) -> StoredVerdict | None:
-    """Return what is stored in `session`; None where it is of other data, or of another iotrace."""
+    """Return what is stored in `session`; None where it is for other data, or from another iotrace."""
     stored = read_document(session / names.OUT / names.VERDICT, StoredVerdict)
     if stored is None or stored.iotrace_version != __version__ or stored.recorded != _recorded(files):
         return None

@@ -34,7 +34,7 @@ def this_process() -> Launcher:
     return Launcher(pid, _start_ticks(pid) or 0, os.uname().nodename, boot_id(), _pid_namespace())
 
 
-def state_of(launch: Path, manifest: Manifest, outcome: Outcome | None) -> str:
+def judge_state(launch: Path, manifest: Manifest, outcome: Outcome | None) -> str:
     """Return ``ended``, ``running``, ``killed`` (nothing of it lives), or ``unknown``: on another host.
 
     A program that outlives its launcher is ``running``.
@@ -65,7 +65,7 @@ def last_heard_seconds(launch: Path) -> float | None:
     newest = 0.0
     for pattern in (f"{names.TELEMETRY}/*/{names.RECORDS}", f"{names.PROCESSES}/*/{names.RECORDS}"):
         for path in launch.glob(pattern):
-            # Opening makes a network file system look anew.
+            # Opening makes a network file system look again.
             with suppress(OSError), open_regular(path, inside=True) as file:
                 newest = max(newest, os.fstat(file.fileno()).st_mtime)
     return time.time() - newest if newest else None
@@ -83,7 +83,7 @@ def _sidecar_lives(sampler: dict[str, Any]) -> bool:
 
 
 def process_lives(identity: dict[str, Any]) -> bool | None:
-    """Return whether the process that its agent described so lives; None where that is not to be seen here.
+    """Return whether the process that its agent described lives; None where that cannot be seen here.
 
     A process that has the pid now, and began after the agent's first clock reading, is another one.
     """
@@ -121,13 +121,13 @@ def _pid_namespace() -> int:
 
 def first_documents(paths: Any) -> list[dict[str, Any]]:
     """Return the first line of each file, where it is a JSON object."""
-    found = []
+    documents = []
     for path in paths:
         with suppress(OSError, ValueError, RecursionError), open_regular(path, inside=True) as file:
             document = json.loads(file.readline(_LONGEST_LINE))
             if isinstance(document, dict):
-                found.append(document)
-    return found
+                documents.append(document)
+    return documents
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -150,22 +150,22 @@ def read_launches(session: Path) -> list[Launch]:
     Raises:
         SessionError: there is none that this version reads.
     """
-    found = []
+    launched = []
     for path in (session, *launches(session)):
         manifest, outcome = read_manifest(path), read_outcome(path)
-        state = state_of(path, manifest, outcome)
+        state = judge_state(path, manifest, outcome)
         heard_seconds = last_heard_seconds(path) if state == UNKNOWN else None
-        found.append(Launch(path, manifest, outcome, state, heard_seconds))
-    return found
+        launched.append(Launch(path, manifest, outcome, state, heard_seconds))
+    return launched
 
 
-def joint_state(found: list[Launch]) -> str:
+def joint_state(launches: list[Launch]) -> str:
     """Return the state of a whole session: ``running`` as long as one of its launches is."""
-    states = {launch.state for launch in found}
+    states = {launch.state for launch in launches}
     return next((state for state in (RUNNING, KILLED, UNKNOWN) if state in states), ENDED)
 
 
-def joint_exit_code(found: list[Launch]) -> int | None:
+def joint_exit_code(launches: list[Launch]) -> int | None:
     """Return the first exit code that is not 0; None where an end was not seen, or has no code."""
-    codes = [launch.outcome.exit_code if launch.outcome else None for launch in found]
+    codes = [launch.outcome.exit_code if launch.outcome else None for launch in launches]
     return None if None in codes else next((code for code in codes if code), 0)

@@ -36,7 +36,7 @@ class PosixState(msgspec.Struct, frozen=True):
 class Launcher(msgspec.Struct, frozen=True):
     """The process that writes the outcome: `iotrace run`, or the program that `iotrace.profile` records.
 
-    `start_ticks` since the boot tell the processes of one pid apart, `pid_namespace` is the kernel's number.
+    `start_ticks` since the boot distinguish processes of one pid, `pid_namespace` is the kernel's number.
     """
 
     pid: _Int
@@ -80,7 +80,7 @@ class _Versioned(msgspec.Struct):
 class Outcome(msgspec.Struct, frozen=True):
     """How the run ended; absent while it runs and after the launcher was killed.
 
-    `exit_code` is None of a part of a program, which has none. `signal` ended the command itself.
+    `exit_code` is None for a part of a program, which has none. `signal` ended the command itself.
     `oom_kills` counts the processes of the launcher's control group that the kernel ended meanwhile for lack
     of memory; None where it is not known.
     """
@@ -123,7 +123,7 @@ def read_document(path: Path, kind: type[_Document]) -> _Document | None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside `path` and rename, so that a reader sees all or nothing."""
+    """Write next to `path` and rename, so that a reader sees all or nothing."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _write_private(temporary, data)
@@ -213,8 +213,8 @@ def _is_empty(directory: Path) -> bool:
 
 def launches(session: Path) -> list[Path]:
     """Return the directories of the further launchers of the session's job, sorted by name."""
-    found = reading.entries(session / names.LAUNCHES)
-    return [path for path in found if reading.is_regular(path / names.MANIFEST)]
+    paths = reading.entries(session / names.LAUNCHES)
+    return [path for path in paths if reading.is_regular(path / names.MANIFEST)]
 
 
 def read_outcome(session: Path) -> Outcome | None:

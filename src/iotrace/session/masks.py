@@ -24,16 +24,16 @@ def masked(arguments: Sequence[str], same_length: bool = False) -> list[str]:
     ``https://user:X@host``, ``Authorization: Bearer X``; also inside one argument, such as a shell's line.
     `same_length` replaces each character of a value.
     """
-    found = []
+    shown = []
     value_follows = False
     for argument in arguments:
         if value_follows and not argument.startswith("-"):
-            found.append("*" * len(argument) if same_length else MASK)
+            shown.append("*" * len(argument) if same_length else MASK)
             value_follows = False
             continue
         value_follows = argument.startswith("-") and "=" not in argument and is_secret(argument)
-        found.append(masked_text(argument, same_length))
-    return found
+        shown.append(masked_text(argument, same_length))
+    return shown
 
 
 def is_secret(name: str) -> bool:

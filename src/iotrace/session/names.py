@@ -41,7 +41,7 @@ CLOCK = "clock.json"  # where the sidecar of the reference host answers, and the
 
 DROPPED = "dropped"  # of dftracer's lines: the sums of the calls that the limit of the session's size dropped
 
-HANGS = "hangs.jsonl"  # of a sampler: what it told of processes that hang
+HANGS = "hangs.jsonl"  # of a sampler: what it reported of processes that hang
 STACKS = "stacks.txt"  # of a process: its Python stacks, where it was asked for them
 PROCESS = "process.json"
 RECORDS = "records.jsonl"
@@ -141,19 +141,21 @@ ROW_FIELDS = (
     # Of a large item that a process sends to another: pickled, and written to a pipe, by these times.
     ("pool", "item", "pickled_ns", "sent_ns", "bytes"),
     ("pool", "item", "came_ns", "bytes"),  # of a task that much is pickled with: a process has got its bytes
-    ("tid", "mono_ns", "own_ns"),  # CPU time so far of hooks beside spans, on this thread
+    ("tid", "mono_ns", "own_ns"),  # CPU time so far of hooks outside of spans, on this thread
 )
+PART_OF_TASK = 1 << 52  # between the numbers of items that one task of a pool makes
 LOCK_AT = "lock:"  # before the library that takes a lock of threads, and FILE:LINE of who calls it
 OF_LIBRARY = "*"  # in its place: the lock is a library's own, in C
 PEER_AT = "peer:"  # likewise before `pipe` or `socket`, which a thread waits for data from
 IDLE_AT = "idle:"  # before FILE:LINE of who runs an event loop, which waits for its coroutines' input
+SENDING_AT = "sending:"  # a worker's thread that sends batches waited for the interpreter, before it sent one
 TURN_AT = "turn:"  # the loop waited for the interpreter between two of its items
 SLEEP_AT = "asleep:"  # before the library, if any, and FILE:LINE of the function that sleeps for a time
-# What the numbers in these fields stand for.
+# What the numbers in these fields mean.
 OUTCOMES = ("batch", "stop", "error")
 ROUNDS = ("backward", "optimizer")
 CALLS = ("", "get", "put")
-PAUSES = ("collection", "compilation")  # Python's garbage collector, torch.compile
+PAUSES = ("collection", "compilation", "jit")  # Python's garbage collector, torch.compile, jax.jit
 
 # A telemetry sample of a process, likewise. All but the first three and `rss_bytes` are sums so far.
 SAMPLES = "processes.bin"
@@ -195,7 +197,7 @@ FORWARD = "forward"
 FORWARD_NO_GRAD = "forward, no grad"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
-CLOSURE = "closure"  # what an optimizer's step calls to compute the loss anew
+CLOSURE = "closure"  # what an optimizer's step calls to compute the loss again
 
 
 # Who traces POSIX calls: our recorder, or dftracer, which logs every call and costs more.

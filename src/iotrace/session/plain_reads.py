@@ -34,15 +34,15 @@ class PlainReads(msgspec.Struct, frozen=True, kw_only=True):
     saved: str | None = None
 
 
-def save(found: PlainReads) -> Path:
-    """Keep `found` in place of what was known of its mount; return the file.
+def save(reads: PlainReads) -> Path:
+    """Keep `reads` instead of what was known of their mount; return the file.
 
     Raises:
         OSError: it cannot be written.
     """
-    path = _file(found.node, found.point)
+    path = _file(reads.node, reads.point)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, msgspec.json.encode(found))
+    write_atomically(path, msgspec.json.encode(reads))
     return path
 
 

@@ -1,4 +1,4 @@
-"""Open files that other people may have made: regular ones alone, and of those no more than is of use.
+"""Open files that other people may have made: regular files alone, and no more of them than is of use.
 
 A pipe or a device in a session would keep its reader for ever. A link would lead out of the session.
 """
@@ -24,7 +24,7 @@ BLANKS = b" \t\r\n\0"
 _KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a directory"))
 
 
-def kind_of(mode: int) -> str:
+def name_kind(mode: int) -> str:
     """Name what a file with `mode` is; empty for a regular file."""
     if stat.S_ISREG(mode):
         return ""
@@ -51,10 +51,10 @@ def open_regular(path: Path, inside: bool = False) -> BinaryIO:
         raise OSError(errno.ELOOP, "it is a link, and none is followed in a session", str(path))
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (os.O_NOFOLLOW if inside else 0)
     descriptor = -1
-    if not kind_of(status.st_mode):
+    if not name_kind(status.st_mode):
         descriptor = os.open(path, flags)
         status = os.fstat(descriptor)
-    if kind := kind_of(status.st_mode):
+    if kind := name_kind(status.st_mode):
         if descriptor >= 0:
             os.close(descriptor)
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
@@ -102,8 +102,8 @@ def entries(directory: Path, inside: bool = True) -> list[Path]:
     try:
         if inside and directory.is_symlink():
             return []
-        with os.scandir(directory) as found:
-            names = [each.name for each in found if not each.is_symlink()]
+        with os.scandir(directory) as listing:
+            names = [each.name for each in listing if not each.is_symlink()]
     except (OSError, ValueError):  # a name with a zero byte
         return []
     return [directory / name for name in sorted(names)]
@@ -111,7 +111,7 @@ def entries(directory: Path, inside: bool = True) -> list[Path]:
 
 def left_out(session: Path, most: int = 5) -> Iterator[str]:
     """Tell what lies in a session and is not read: links, pipes, sockets, devices."""
-    found = 0
+    count = 0
     for root, directories, files in os.walk(session):
         for name in sorted([*directories, *files]):
             path = Path(root, name)
@@ -121,9 +121,9 @@ def left_out(session: Path, most: int = 5) -> Iterator[str]:
                 continue
             if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
                 continue
-            found += 1
-            kind = "a link, and none is followed in a session" if stat.S_ISLNK(mode) else kind_of(mode)
-            if found <= most:
+            count += 1
+            kind = "a link, and none is followed in a session" if stat.S_ISLNK(mode) else name_kind(mode)
+            if count <= most:
                 yield f"{path.relative_to(session)} is {kind}: it was not read"
-    if found > most:
-        yield f"{found - most} more links, pipes, sockets or devices were not read"
+    if count > most:
+        yield f"{count - most} more links, pipes, sockets or devices were not read"

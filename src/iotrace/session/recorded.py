@@ -144,12 +144,12 @@ def name_of_kind(kind: int) -> str:
     return calls[0][number] if calls and number < len(calls[0]) else "a call"
 
 
-def room_of(chunk: Record) -> int:
+def count_room(chunk: Record) -> int:
     """How many bursts a chunk holds when it is full."""
     return min(BURSTS_EACH, (chunk.bytes - BURSTS_BYTES) // BURST_BYTES)
 
 
-def directories_of(launch: str) -> tuple[list[str], bool]:
+def list_directories(launch: str) -> tuple[list[str], bool]:
     """Where the recorder's files of a launch are; whether there are others, which cannot be seen from here.
 
     While the command runs they may be on a disk of its host. Only a directory that nobody else may write to
@@ -215,8 +215,8 @@ class Walk:
                 self._unfinished.append(record.at)
 
     def _left(self) -> list[int]:
-        found, self._unfinished = self._unfinished, []
-        return found
+        unfinished, self._unfinished = self._unfinished, []
+        return unfinished
 
 
 def _is_finished(record: Record) -> bool:

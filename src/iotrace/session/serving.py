@@ -60,7 +60,7 @@ def served_at(session: Path) -> str | None:
                 continue
             roots = [Path(root) for root in server.roots]
             for root, prefix in zip(roots, prefixes(roots), strict=True):
-                key = key_of(path, root, prefix)
+                key = find_key(path, root, prefix)
                 if key is not None:
                     return f"{server.address}/run?of={quote(key)}"
     return None
@@ -79,7 +79,7 @@ def prefixes(roots: Sequence[Path]) -> list[str]:
     return [""] if len(roots) == 1 else [f"{number + 1}-{root.name}" for number, root in enumerate(roots)]
 
 
-def key_of(path: Path, root: Path, prefix: str) -> str | None:
+def find_key(path: Path, root: Path, prefix: str) -> str | None:
     """Return what addresses call `path`: valid text, whatever its name is; None where the list lacks it."""
     relative = os.path.relpath(path, root)
     parts = relative.split("/")

@@ -76,9 +76,9 @@ def write_report(report: Report, directory: Path) -> None:
     for rank, prefix in _prefixed(report.ranks):
         for field in ("steps_per_second", "wait_fraction"):
             points = rank.speed.evolution if rank.speed else []
-            found = [Point(each.first_step, each.at_seconds, getattr(each, field)) for each in points]
-            if found:
-                series[f"{prefix}over_time/{field}"] = found
+            known = [Point(each.first_step, each.at_seconds, getattr(each, field)) for each in points]
+            if known:
+                series[f"{prefix}over_time/{field}"] = known
     content = Content(
         name=Path(info.path).name,
         started_ns=info.started_ns,

@@ -94,7 +94,7 @@ def _send(name: str, directory: Path) -> tuple[str, str]:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     try:
-        found = json.loads(answer)
+        outcome = json.loads(answer)
     except ValueError:
         return "", f"its client ended without an answer ({output} has what it printed)"
-    return found.get("where", ""), found.get("why", "")
+    return outcome.get("where", ""), outcome.get("why", "")

@@ -20,9 +20,9 @@ def main() -> None:
         sys.stdout = sys.stderr  # whose lines are written at once: nothing flushes at the end
         try:
             module = import_module(f"iotrace.sinks.{SINKS[name].module}")
-            found = {"where": module.send(read(Path(directory)), Path(directory))}
-        except Exception as error:  # whatever a client raises: the reason is told, the program's run counts
-            found = {"why": (str(error) or type(error).__name__).strip().split("\n")[0]}
-        json.dump(found, answer)
+            outcome = {"where": module.send(read(Path(directory)), Path(directory))}
+        except Exception as error:  # whatever a client raises: its reason is reported, the run counts
+            outcome = {"why": (str(error) or type(error).__name__).strip().split("\n")[0]}
+        json.dump(outcome, answer)
         answer.flush()
         os._exit(0)  # a client's threads may wait for its server long after

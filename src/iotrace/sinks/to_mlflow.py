@@ -64,8 +64,8 @@ def send(content: Content, directory: Path) -> str:
 
 def _experiment(client: Any) -> str:
     """Return the experiment that the environment names, made where it is not there; else the default one."""
-    if found := os.environ.get("MLFLOW_EXPERIMENT_ID"):
-        return found
+    if experiment_id := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+        return experiment_id
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
     known = client.get_experiment_by_name(name)
     return str(client.create_experiment(name) if known is None else known.experiment_id)

@@ -1,4 +1,4 @@
-"""TensorBoard: a file of events with scalars, and each table as text; its files lie beside."""
+"""TensorBoard: a file of events with scalars, and each table as text; its files lie next to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from iotrace.sinks.content import PREFIX, Cell, Content, Grid
 
 EVENTS = "tensorboard"  # a directory
-_MOST_ROWS = 200  # of a text: the CSV beside has all
+_MOST_ROWS = 200  # of a text: the CSV next to it has all
 
 
 def send(content: Content, directory: Path) -> str:
@@ -26,8 +26,8 @@ def send(content: Content, directory: Path) -> str:
     began = now if content.started_ns is None else content.started_ns / 1e9
 
     def scalar(name: str, value: float, step: int, at: float) -> None:
-        found = Summary(value=[Summary.Value(tag=f"{PREFIX}/{name}", simple_value=value)])
-        writer.add_event(Event(wall_time=at, step=step, summary=found))
+        summary = Summary(value=[Summary.Value(tag=f"{PREFIX}/{name}", simple_value=value)])
+        writer.add_event(Event(wall_time=at, step=step, summary=summary))
 
     def text(name: str, markdown: str) -> None:
         writer.add_event(Event(wall_time=now, summary=text_pb(f"{PREFIX}/{name}/text_summary", markdown)))

@@ -64,9 +64,9 @@ def blocks(path: Path, problems: list[str], progress: Progress = silent) -> Iter
     with open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
         if is_xspace(head):
-            from iotrace.sources.xplane.kineto_json import blocks_of  # few read one
+            from iotrace.sources.xplane.kineto_json import translate  # few read one
 
-            yield from blocks_of(file, problems)
+            yield from translate(file, problems)
             progress(file.seek(0, os.SEEK_END))
             return
         if head.startswith(_GZIP):
@@ -78,7 +78,7 @@ def blocks(path: Path, problems: list[str], progress: Progress = silent) -> Iter
 
 
 def _first_data(file: BinaryIO) -> int:
-    """Return where a file begins: before data that lie behind a hole, at the last byte of that, a NUL."""
+    """Return where a file begins: where data follow a hole, at the hole's last byte, a NUL."""
     descriptor = file.fileno()
     position = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
@@ -100,7 +100,7 @@ def _of_use(pieces: Iterator[bytes], problems: list[str]) -> Iterator[bytes]:
     made = blank = 0
     for piece in pieces:
         made += len(piece)
-        # The begin tells of almost every piece: `strip` copies what it is given.
+        # The first byte decides for almost every piece: `strip` copies what it is given.
         blank = 0 if piece[:_LOOK_BYTES].strip(BLANKS) or piece.strip(BLANKS) else blank + len(piece)
         if blank > MOST_BLANK_BYTES:
             problems.append(f"it holds nothing but blanks from byte {made - blank} on: the rest was left out")
@@ -167,9 +167,9 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
 
 
 def _up_to_damage(path: Path, member_at: int, made: int) -> bytes:
-    """What a damaged member gives behind its first `made` bytes: isal keeps back all of its last piece."""
+    """What a damaged member gives after its first `made` bytes: isal keeps back all of its last piece."""
     inflater = zlib.decompressobj(31)
-    found: list[bytes] = []
+    pieces: list[bytes] = []
     seen = 0
     with path.open("rb") as file:
         file.seek(member_at)
@@ -180,25 +180,25 @@ def _up_to_damage(path: Path, member_at: int, made: int) -> bytes:
             except zlib.error:
                 piece = _by_bytes(before, data)
                 data = b""
-            found.append(piece[max(0, made - seen) :])
+            pieces.append(piece[max(0, made - seen) :])
             seen += len(piece)
             if not data or inflater.eof:
                 break
-    return b"".join(found)
+    return b"".join(pieces)
 
 
 def _by_bytes(inflater: Any, data: bytes) -> bytes:
-    found = []
+    pieces = []
     try:
         for index in range(len(data)):
-            found.append(inflater.decompress(data[index : index + 1]))
+            pieces.append(inflater.decompress(data[index : index + 1]))
     except zlib.error:
         pass
-    return b"".join(found)
+    return b"".join(pieces)
 
 
 def append(part: Path, out: BinaryIO, skipped_bytes: int = 0) -> None:
-    """Add the content of `part` behind its first bytes; from file to file inside the kernel, where it can."""
+    """Add the content of `part` after its first bytes; from file to file inside the kernel, where it can."""
     with part.open("rb") as file:
         file.seek(skipped_bytes)
         # A gzip stream has a descriptor, too: of its compressed file.

@@ -46,13 +46,13 @@ class Columns:
     @classmethod
     def of(cls, rows: npt.NDArray[np.void]) -> Self:
         """Turn rows of a struct's layout; integers stay as wide as they are."""
-        found = cls(len(rows), {})
-        found._known = {field: held(rows[field]) for field in rows.dtype.names or ()}
-        return found
+        columns = cls(len(rows), {})
+        columns._known = {field: held(rows[field]) for field in rows.dtype.names or ()}
+        return columns
 
     @classmethod
     def joined(cls, parts: Sequence[Columns]) -> Columns:
-        """Put rows one behind the other; at least one part."""
+        """Put rows one after the other; at least one part."""
         held = [part for part in parts if len(part)] or parts[:1]
         return held[0] if len(held) == 1 else cls(sum(map(len, held)), {}, held)
 
@@ -112,24 +112,24 @@ class Columns:
                     self._packed.add(field)
 
     def _column(self, field: str) -> Times:
-        found = self._held(field)
+        values = self._held(field)
         if field not in self._packed:
-            return found
-        if len(found) and found.strides == (0,):
-            return np.broadcast_to(found[0].astype(np.int64), len(found))
-        return found.astype(np.int64)
+            return values
+        if len(values) and values.strides == (0,):
+            return np.broadcast_to(values[0].astype(np.int64), len(values))
+        return values.astype(np.int64)
 
     def _held(self, field: str) -> Times:
-        found = self._known.get(field)
-        if found is None:
+        values = self._known.get(field)
+        if values is None:
             if not self._of:
                 raise KeyError(field)
             parts = [part._held(field) for part in self._of]
-            found = np.concatenate(parts) if self._among is None else parts[0][self._among]
-            found = self._known[field] = found if isinstance(self._among, slice) else held(found)
+            values = np.concatenate(parts) if self._among is None else parts[0][self._among]
+            values = self._known[field] = values if isinstance(self._among, slice) else held(values)
             if any(field in part._packed for part in self._of):
                 self._packed.add(field)
-        return found
+        return values
 
     def _taken(self, rows: Index) -> Columns:
         if isinstance(rows, slice):
@@ -160,7 +160,7 @@ class Gathering:
         self._length = 0
 
     def add(self, data: Any) -> None:
-        """Add what lies behind the rows so far: anything that holds bytes."""
+        """Add what follows the rows so far: anything that holds bytes."""
         self._rest += memoryview(data)
         if len(self._rest) >= _BLOCK_BYTES:
             self._turn()
@@ -168,14 +168,14 @@ class Gathering:
     def columns(self, numbers: Container[str] = ()) -> tuple[Columns, bool]:
         """Return all rows; whether the last one was cut. Fields that only number things become narrow."""
         self._turn()
-        found = Columns(self._length, {})
+        columns = Columns(self._length, {})
         for field in self._dtype.names or ():
             data, dtype = self._grown.pop(field, None), self._dtype[field]
             same = np.asarray(self._same.get(field, 0), dtype)
             column = np.broadcast_to(same, self._length) if data is None else np.frombuffer(data, dtype)
             is_narrow = data is not None and field in numbers
-            found[field] = narrowed(column) if is_narrow else column
-        return found, len(self._rest) > 0
+            columns[field] = narrowed(column) if is_narrow else column
+        return columns, len(self._rest) > 0
 
     def _turn(self) -> None:
         rows = np.frombuffer(self._rest, self._dtype, len(self._rest) // self._dtype.itemsize)
@@ -200,13 +200,13 @@ def narrowed(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 @lru_cache(maxsize=1)
 def _numbers(bits: int) -> Times:
     """Return all numbers of so many bits, which columns of several tables share."""
-    found = np.arange(1 << bits)
-    found.setflags(write=False)
-    return found
+    numbers = np.arange(1 << bits)
+    numbers.setflags(write=False)
+    return numbers
 
 
 def held(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Keep one value of a long column that says the same of each row, and numbers in a row once for all."""
+    """Keep one value of a long column that has no other; columns of consecutive numbers share one array."""
     if len(column) > BLOCK and column.strides != (0,):
         if column[0] == column[-1] and (column == column[0]).all():
             return np.broadcast_to(column[0].copy(), len(column))

@@ -1,4 +1,4 @@
-"""Steps that the main thread has threads of a pool make for it, and awaits: they are steps of its own loop.
+"""Steps that threads of a pool make for the main thread, which awaits them: they are steps of its own loop.
 
 As ``await asyncio.to_thread(train, batch)`` does. Such a pool has several threads, which take turns.
 """
@@ -26,7 +26,7 @@ def give_to_one_thread(
 
     Only where these follow each other. It is the main thread where that asks for no batch meanwhile, and no
     other thread asks for any: then their results are no batches. Else it goes on while they train, and the
-    first of the pool's threads stands for all. What each of them computed is no sum of one thread's, and not
+    first of the pool's threads counts for all. What each of them computed is no sum of one thread's, and not
     known any more.
     """
     rounds, made, taken = (arrays.get(kind) for kind in (names.ROUND_ROW, names.MADE_ROW, names.BATCH_ROW))
@@ -57,7 +57,7 @@ def give_to_one_thread(
 
 def _awaited(pid: int, taken: Columns, training: Columns) -> npt.NDArray[np.bool_] | None:
     """Mark the batches that are results of tasks that train; None unless the main thread awaits these."""
-    results = _rows_of(taken, training)
+    results = _mark_results(taken, training)
     others = taken[~results]
     if not (taken["tid"] == pid).all() or results.sum() < _MOSTLY * len(training) or not len(others):
         return None
@@ -65,7 +65,7 @@ def _awaited(pid: int, taken: Columns, training: Columns) -> npt.NDArray[np.bool
     return results if overlapping <= 1 - _MOSTLY else None
 
 
-def _rows_of(taken: Columns, made: Columns) -> npt.NDArray[np.bool_]:
+def _mark_results(taken: Columns, made: Columns) -> npt.NDArray[np.bool_]:
     """Mark the batches that are results of these tasks."""
     tasks = {*zip(made["pool"].tolist(), made["task"].tolist(), strict=True)}
     numbers = zip(taken["generation"].tolist(), taken["index"].tolist(), strict=True)

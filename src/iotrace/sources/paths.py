@@ -32,7 +32,7 @@ class Paths:
             try:
                 write_atomically(kept, msgspec.json.encode(known))
             except OSError:
-                pass  # a read-only session: resolved anew each time
+                pass  # a read-only session: resolved again each time
 
     def _resolve(self, path: str) -> str:
         if "://" in path and not path.startswith("file:"):  # an object in a remote store

@@ -47,9 +47,9 @@ class FileSums(msgspec.Struct, frozen=True):
     bits: npt.NDArray[np.uint8]
 
     @classmethod
-    def of(cls, found: ProcessCalls, pid: int, node: int, numbers: Times) -> FileSums:
+    def of(cls, calls: ProcessCalls, pid: int, node: int, numbers: Times) -> FileSums:
         """The sums of one process; `numbers` are the files' by the process's own."""
-        rows, blocks = found.rows, found.blocks
+        rows, blocks = calls.rows, calls.blocks
         file = numbers[np.minimum(rows["file"], len(numbers) - 1)]
         rows, file = rows[file >= 0], file[file >= 0]
         of_block = numbers[np.minimum(blocks["file"], len(numbers) - 1)]
@@ -112,7 +112,7 @@ class PosixCalls(msgspec.Struct, frozen=True, dict=True):
     A row is as long as its `calls` took together. `result` is what they returned, of stdio the bytes that
     they moved, -1 where that is not known (opens) or they failed; `offset` (of the first) and `count` are -1
     where there is none. `name`, `file` and `node` (the host's own name) index `names`, `files` and `nodes`.
-    `sums` are there where our recorder kept them: of all calls, also of those that have no row.
+    `sums` are there where our recorder kept them: of all calls, also of calls that have no row.
     """
 
     start_ns: npt.NDArray[np.int64]
@@ -140,7 +140,7 @@ class PosixCalls(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def made(self) -> int:
-        """How many calls the rows stand for."""
+        """How many calls the rows count."""
         return int(self.calls.sum())
 
     def where(self, keep: npt.NDArray[np.bool_]) -> PosixCalls:

@@ -15,7 +15,7 @@ from iotrace.session import names
 from iotrace.session.liveness import process_lives
 from iotrace.session.manifest import launches
 from iotrace.session.reading import UNREADABLE, entries, read_whole
-from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
+from iotrace.sources.clocks.anchors import AnchorSource, Clocks, relate_clocks
 from iotrace.sources.clocks.session_clock import Clock, Recording, Times
 from iotrace.sources.columns import Columns, Index
 from iotrace.sources.kineto.profiler_traces import Windows, read_windows
@@ -58,6 +58,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     agent_errors: list[str] = []  # what the agent could not do in it, and why
     arrays: dict[int, Columns] = {}
     domain: str = ""
+    called: frozenset[int] = frozenset()  # numbers of files of its spans that its calls are seen to read
 
     @cached_property
     def windows(self) -> Windows:
@@ -95,7 +96,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def idle(self) -> bool:
-        """Whether it is a worker that had nothing to do when last heard of: its records are all written."""
+        """Whether it is a worker that had nothing to do at its last record: its records are all written."""
         last = next((record for record in reversed(self.records) if not isinstance(record, _OF_WRITER)), None)
         newest = max((newest_ns(kind, rows) for kind, rows in self.arrays.items()), default=0)
         return isinstance(last, Idle) and last.mono_ns >= newest
@@ -152,10 +153,10 @@ class Process(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _by_type(self) -> dict[type[Any], list[Any]]:
-        found: dict[type[Any], list[Any]] = {}
+        by_type: dict[type[Any], list[Any]] = {}
         for record in self.records:
-            found.setdefault(type(record), []).append(record)
-        return found
+            by_type.setdefault(type(record), []).append(record)
+        return by_type
 
     def spans_by_start(self) -> SpansByStart:
         """Its spans in an order in which those of an interval are found soon."""
@@ -175,7 +176,7 @@ class SpansByStart(msgspec.Struct, frozen=True):
     latest: Times
 
     def between(self, start_ns: int, end_ns: int) -> Index:
-        """The rows of those that touch an interval, and of those that touch what these cover."""
+        """The rows of spans that touch an interval, and of spans that touch what the first ones cover."""
         for _ in range(2):
             first = np.searchsorted(self.latest, start_ns, side="right")
             last = np.searchsorted(self.starts, end_ns)
@@ -209,7 +210,7 @@ def read_processes(
             records, arrays = divided(each_record(directory / names.RECORDS, Record, problems), texts)
             recorded.append((directory, identity, records, texts, problems, arrays))
     anchors = [_anchors(identity, records) for _, identity, records, *_ in recorded]
-    clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])
+    clocks = relate_clocks([*anchors, *(sidecar.anchors for sidecar in sidecars)])
     if set(clocks.of_domain) - {clocks.reference, *clocks.links}:
         from iotrace.sources.kineto.profiler_traces import Traced, relate_by_collectives
 
@@ -218,11 +219,11 @@ def read_processes(
             for (directory, identity, records, *_), source in zip(recorded, anchors, strict=True)
         ]
         relate_by_collectives(clocks, traced)
-    found = [
+    processes = [
         _process(*each, clocks.of_domain[source.domain], source.domain)
         for each, source in zip(recorded, anchors, strict=True)
     ]
-    return sorted(found, key=lambda process: process.began_ns), clocks
+    return sorted(processes, key=lambda process: process.began_ns), clocks
 
 
 def _recorded(directory: Path) -> bool:
@@ -275,7 +276,7 @@ def _torch_traces(directory: Path) -> list[Path]:
 
 
 def _recordings(records: Sequence[Record]) -> dict[str, Recording]:
-    found: dict[str, Recording] = {}
+    recordings: dict[str, Recording] = {}
     active: dict[int, int] = {}
     ended: dict[int, int] = {}
     for record in records:
@@ -286,10 +287,10 @@ def _recordings(records: Sequence[Record]) -> dict[str, Recording]:
                 ended[record.window] = record.mono_ns + record.duration_ns
             elif record.event == "exported" and record.path:
                 until_ns = ended.get(record.window, record.mono_ns)
-                found[Path(record.path).name] = Recording(active.get(record.window), until_ns)
+                recordings[Path(record.path).name] = Recording(active.get(record.window), until_ns)
         elif isinstance(record, TorchProgramTrace) and record.path:
-            found[Path(record.path).name] = Recording(None, record.mono_ns)
-    return found
+            recordings[Path(record.path).name] = Recording(None, record.mono_ns)
+    return recordings
 
 
 def _agent_errors(log: Path) -> list[str]:

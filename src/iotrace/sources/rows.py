@@ -21,7 +21,7 @@ from iotrace.session.reading import UNREADABLE, read_pieces
 from iotrace.sources.columns import Columns, Gathering
 from iotrace.sources.records import Idle, Int, Record, Rows, Text, Tick
 
-DTYPES = tuple(  # behind the kind, which is the first integer of each row
+DTYPES = tuple(  # after the kind, which is the first integer of each row
     np.dtype({"names": fields, "formats": ["<i8"] * len(fields), "offsets": range(8, 8 * len(fields) + 8, 8)})
     for fields in names.ROW_FIELDS
 )
@@ -44,7 +44,7 @@ TIME_FIELDS = (
     "start_ns",
     "sent_ns",
     "came_ns",
-    None,  # a sum, which tells of nothing that the process has done since
+    None,  # a sum, which says nothing of what the process has done since
 )
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
 _WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}
@@ -84,15 +84,15 @@ def divided(
     `texts` gets the texts among them. A record that does not say when it was made follows those before it;
     the first ones were made at `now_ns`.
     """
-    found: dict[int, Gathering] = {}
+    gathered: dict[int, Gathering] = {}
     lines: dict[int, list[Record]] = defaultdict(list)
     timed: list[tuple[int, Record]] = []
     for record in read:
         kind = _LINES.get(type(record))
         if isinstance(record, Rows):
-            rows = _rows_of(record)
+            rows = _decode_rows(record)
             if len(rows):
-                found.setdefault(record.kind, Gathering(DTYPES[record.kind])).add(rows)
+                gathered.setdefault(record.kind, Gathering(DTYPES[record.kind])).add(rows)
                 now_ns = max(now_ns, newest_ns(record.kind, rows))
         elif kind is not None:
             lines[kind].append(record)
@@ -106,8 +106,8 @@ def divided(
                 texts[record.id] = record.text
     timed.sort(key=lambda each: each[0])
     for kind, own in lines.items():
-        found.setdefault(kind, Gathering(DTYPES[kind])).add(_of_lines(kind, own, texts))
-    arrays = {kind: joined(kind, [own.columns(_WORDS)[0]]) for kind, own in found.items()}
+        gathered.setdefault(kind, Gathering(DTYPES[kind])).add(_of_lines(kind, own, texts))
+    arrays = {kind: joined(kind, [own.columns(_WORDS)[0]]) for kind, own in gathered.items()}
     return [record for _, record in timed], arrays
 
 
@@ -138,16 +138,18 @@ def _of_lines(kind: int, lines: Sequence[Record], texts: dict[int, str]) -> npt.
     return rows
 
 
-def _rows_of(rows: Rows) -> npt.NDArray[np.void]:
+def _decode_rows(rows: Rows) -> npt.NDArray[np.void]:
     """The rows of one record; none where it is damaged."""
     if not 0 <= rows.kind < len(DTYPES):
         return np.empty(0, DTYPES[0])
     dtype = DTYPES[rows.kind]
-    found = np.frombuffer(rows.rows, "<i8", len(rows.rows) // dtype.itemsize * (dtype.itemsize // 8))
-    if not len(found) or (found.max() <= _MOST and found.min() >= -_MOST):
-        return found.view(dtype)
-    possible = ((found <= _MOST) & (found >= -_MOST)).reshape(-1, dtype.itemsize // 8)[:, 1:].all(axis=1)
-    return found.view(dtype)[possible]
+    integers = np.frombuffer(rows.rows, "<i8", len(rows.rows) // dtype.itemsize * (dtype.itemsize // 8))
+    if not len(integers) or (integers.max() <= _MOST and integers.min() >= -_MOST):
+        return integers.view(dtype)
+    possible = (
+        ((integers <= _MOST) & (integers >= -_MOST)).reshape(-1, dtype.itemsize // 8)[:, 1:].all(axis=1)
+    )
+    return integers.view(dtype)[possible]
 
 
 def joined(kind: int, parts: Sequence[Columns]) -> Columns:
@@ -173,8 +175,8 @@ def each_record(path: Path, kind: type[Line], problems: list[str]) -> Iterator[L
     for piece in read_pieces(path, problems):
         behind = piece.rfind(b"\n") + 1
         if behind:
-            found, unreadable = decode_lines(b"".join((*rest, piece[:behind])), kind)
-            yield from found
+            records, unreadable = decode_lines(b"".join((*rest, piece[:behind])), kind)
+            yield from records
             lost, rest = lost + unreadable, []
         rest.append(piece[behind:])
     if any(rest):
@@ -187,16 +189,16 @@ def decode_lines(lines: bytes, kind: type[Line]) -> tuple[list[Line], int]:
     """Decode whole `lines`, each a tagged subclass of `kind`; count those that cannot be read."""
     decoder = _decoder(kind)
     try:
-        found: list[Line] = decoder.decode_lines(lines)
-        return found, 0
+        records: list[Line] = decoder.decode_lines(lines)
+        return records, 0
     except UNREADABLE:
-        found, lost = [], 0
+        records, lost = [], 0
     for line in lines.split(b"\n"):
         try:
-            found.append(decoder.decode(line))
+            records.append(decoder.decode(line))
         except UNREADABLE:
             lost += bool(line)
-    return found, lost
+    return records, lost
 
 
 @cache
@@ -221,7 +223,7 @@ def read_columns(
     rows = Gathering(dtype)
     for piece in read_pieces(path, problems):
         rows.add(piece)
-    found, was_cut = rows.columns(numbers)
+    columns, was_cut = rows.columns(numbers)
     if was_cut:
         problems.append(f"{path.name} was cut in its last {what}")
-    return found
+    return columns

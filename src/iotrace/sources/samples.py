@@ -13,10 +13,11 @@ import numpy.typing as npt
 from iotrace.session import names
 from iotrace.session.reading import entries
 from iotrace.sources.clocks.anchors import AnchorSource
-from iotrace.sources.clocks.session_clock import Times
+from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.records import Int
 from iotrace.sources.rows import each_record
 
+_MOST_CPUS = 1 << 14
 SAMPLE_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SAMPLE_FIELDS.items()])
 
 # Whatever a damaged line holds, its figures are finite.
@@ -277,19 +278,19 @@ class Sidecar(msgspec.Struct, frozen=True):
 
     @property
     def sampler(self) -> SamplerRecord:
-        found: SamplerRecord = self.records[SamplerRecord][0]
-        return found
+        record: SamplerRecord = self.records[SamplerRecord][0]
+        return record
 
     @property
     def anchors(self) -> AnchorSource:
         who = self.sampler
         anchors = [record.clock for record in (who, *self.records[SystemRecord])]
-        found = AnchorSource(who.node, who.host, who.boot_id, anchors, sampler=self.directory.name)
+        source = AnchorSource(who.node, who.host, who.boot_id, anchors, sampler=self.directory.name)
         for record in self.records[ClockRecord]:
-            found.reference = record.reference
-            found.exchanges += record.exchanges
-            found.why = record.why
-        return found
+            source.reference = record.reference
+            source.exchanges += record.exchanges
+            source.why = record.why
+        return source
 
 
 def read_sidecars(session: Path, losses: list[str] | None = None) -> list[Sidecar]:
@@ -297,16 +298,55 @@ def read_sidecars(session: Path, losses: list[str] | None = None) -> list[Sideca
 
     One that does not say who it is, is left out; `losses` tell of it where it recorded something.
     """
-    found = []
+    sidecars = []
     for directory in entries(session / names.TELEMETRY):
         damage: list[str] = []
         records: dict[type, list[Any]] = defaultdict(list)
         for record in each_record(directory / names.RECORDS, SidecarRecord, damage):
             records[type(record)].append(record)
         if records[SamplerRecord]:
-            found.append(Sidecar(directory, records, damage))
+            sidecars.append(Sidecar(directory, records, damage))
         elif losses is not None and (damage or any(records.values())):
             losses.append(
                 f"the sampler of {directory.name} does not say who it is: its samples were left out"
             )
-    return found
+    return sidecars
+
+
+def by_process(records: list[SystemRecord], name: str, clock: Clock) -> dict[int, list[Series]]:
+    """The figures of one list of `names.SCHEDULING` over time, by number of the process."""
+    rows_of: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for record in records:
+        for number, *values in getattr(record, name):
+            rows_of[number].append((record.clock[0], *values))
+    series = {}
+    for number, rows in rows_of.items():
+        mono_ns, *columns = np.array(rows, dtype=np.int64).T
+        times = clock.times_to_session_ns(mono_ns)
+        series[number] = [Series(times, column.astype(np.float64)) for column in columns]
+    return series
+
+
+Lists = dict[int, list[tuple[int, frozenset[int]]]]
+
+
+def listed(records: list[SystemRecord], name: str, clock: Clock) -> Lists:
+    """Since when each process may use what one of `names.LISTED` lists, by its number."""
+    lists: dict[int, list[tuple[int, frozenset[int]]]] = defaultdict(list)
+    for record in records:
+        for number, text in getattr(record, name):
+            cpus = parse_cpus(text)
+            if cpus:
+                lists[number].append((clock.to_session_ns(record.clock[0]), cpus))
+    return lists
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """Parse a list of CPUs as the kernel writes it (``0-3,8``); empty where it is none."""
+    cpus: set[int] = set()
+    for piece in text.split(","):
+        first, _, last = piece.strip().partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and int(last or first) < _MOST_CPUS):
+            return frozenset()
+        cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)

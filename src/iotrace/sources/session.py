@@ -65,7 +65,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
     telemetry: list[Telemetry] = []
     costs: Costs | None = None
     clocks: Clocks = msgspec.field(default_factory=Clocks)
-    problems: list[str] = []  # what of it could not be read, beside what its parts say of themselves
+    problems: list[str] = []  # what could not be read of it; its parts list more of their own
 
     @property
     def manifest(self) -> Manifest:
@@ -141,8 +141,8 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         Nothing tells which of them made a call: these have none.
         """
         several = [rows for rows in self._by_pid.values() if len(rows) > 1]
-        found = [[self.processes[row] for row in rows] for rows in several]
-        return {(own[0].identity.node, own[0].pid) for own in found if any(map(_at_once, own, own[1:]))}
+        groups = [[self.processes[row] for row in rows] for rows in several]
+        return {(own[0].identity.node, own[0].pid) for own in groups if any(map(_at_once, own, own[1:]))}
 
     @cached_property
     def _calls_by_process(self) -> dict[tuple[str, int], PosixCalls]:
@@ -181,11 +181,11 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         numbered = None not in [rank for rank, _ in numbers] and len(set(ranks)) == len(ranks)
         if not numbered:
             ranks = [(number, 0) for number in range(len(trainers))]
-        found = [
-            Rank(number or 0, world_size, restart, trainer, self._workers_of(trainer), numbered)
+        job_ranks = [
+            Rank(number or 0, world_size, restart, trainer, self._find_workers(trainer), numbered)
             for trainer, (number, restart), (_, world_size) in zip(trainers, ranks, numbers, strict=True)
         ]
-        return sorted(found, key=lambda rank: (rank.number, rank.incarnation))
+        return sorted(job_ranks, key=lambda rank: (rank.number, rank.incarnation))
 
     def role_of(self, process: Process) -> str:
         """``rank`` (it trains), ``loader worker``, ``launcher`` (it started ranks), ``main``, ``helper``."""
@@ -206,31 +206,31 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         """The processes that it started itself, in the order of their starts."""
         return [self.processes[row] for row in self._by_ppid.get((process.identity.node, process.pid), ())]
 
-    def _workers_of(self, trainer: Process) -> list[Process]:
+    def _find_workers(self, trainer: Process) -> list[Process]:
         node = trainer.identity.node
         rows = {*self._by_ppid.get((node, trainer.pid), ())}
         for pid in {pid for start in trainer.of_type(IteratorStart) for pid in start.pids}:
             rows.update(self._by_pid.get((node, pid), ()))
-        found = [self.processes[row] for row in sorted(rows)]
-        for process in found:  # which grows: a stage may start processes of its own
+        members = [self.processes[row] for row in sorted(rows)]
+        for process in members:  # which grows: a stage may start processes of its own
             if process.of_type(PoolWorker):
-                seen = {*map(id, found)}
-                found += [each for each in self.children_of(process) if id(each) not in seen]
+                seen = {*map(id, members)}
+                members += [each for each in self.children_of(process) if id(each) not in seen]
         if any(not start.pool for start in trainer.of_type(IteratorStart)):
-            # A pool beside a loader may do anything, unless what it makes is taken within the loader.
+            # A pool next to a loader may do anything, unless what it makes is taken within the loader.
             taken = {*trainer.rows(names.HANDED_ROW)["queue"].tolist()}
-            found = [
+            members = [
                 each
-                for each in found
+                for each in members
                 if each.of_type(Worker)
                 or any(one.pool in taken for one in each.of_type(PoolWorker))
                 or (each.spans["kind"] == names.KIND_CALLBACK).any()  # the loader's library asks it
             ]
-        workers = [process for process in found if process is not trainer and process.worker is not None]
+        workers = [process for process in members if process is not trainer and process.worker is not None]
         if workers or trainer.of_type(IteratorStart) or len(trainer.rows(names.HANDED_ROW)):
             return workers
         # Nothing tells what feeds the loop: the program's other processes may, by memory that they share.
-        own = [process for process in found if process.identity.role in _OF_PROGRAM]
+        own = [process for process in members if process.identity.role in _OF_PROGRAM]
         return [process for process in own if not len(process.rows(names.ROUND_ROW))]
 
     @cached_property
@@ -251,15 +251,15 @@ class Session(msgspec.Struct, frozen=True, dict=True):
 
 
 def _rows(keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
-    """Where each key stands."""
-    found: dict[tuple[str, int], list[int]] = {}
+    """The rows of each key."""
+    rows: dict[tuple[str, int], list[int]] = {}
     for row, key in enumerate(keys):
-        found.setdefault(key, []).append(row)
-    return found
+        rows.setdefault(key, []).append(row)
+    return rows
 
 
 def _at_once(one: Process, other: Process) -> bool:
-    """Whether two processes of one number are not one after the other, as those before and behind an exec."""
+    """Whether two processes of one pid ran at the same time, and not one after the other as with an exec."""
     if one.identity.boot_id != other.identity.boot_id:
         return bool(one.identity.boot_id and other.identity.boot_id)
     first, second = sorted((one, other), key=lambda process: process.identity.clock[0])
@@ -290,28 +290,28 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     Raises:
         SessionError: there is none that this version reads.
     """
-    found = read_launches(path)
+    launches = read_launches(path)
     progress("reading the records of the processes")
     problems = list(left_out(path))
     sidecars = read_sidecars(path, problems)
     processes, clocks = read_processes(path, sidecars, problems)
     progress("reading the POSIX calls")
-    posix = [launch.path / names.POSIX for launch in found]
-    calls = read_calls(posix, found[0].manifest, processes, clocks)
-    paths = Paths(path, found[0].manifest.cwd, {*calls.files, *read_path_files(processes)})
+    posix = [launch.path / names.POSIX for launch in launches]
+    calls = read_calls(posix, launches[0].manifest, processes, clocks)
+    paths = Paths(path, launches[0].manifest.cwd, {*calls.files, *read_path_files(processes)})
     prefixes = {prefix for process in processes for prefix in process.identity.prefixes}
     session_prefix = f"{path.resolve()}/"
     is_data = np.array(
         [is_data_file(file, paths, prefixes, session_prefix) for file in calls.files], dtype=np.bool_
     )
-    data_calls = data_calls_of(calls, is_data)
+    data_calls = select_data_calls(calls, is_data)
     progress("reading the telemetry")
     telemetry = read_telemetry(sidecars, clocks)
     costs = read_document(path / names.COSTS, Costs)
-    for launch in found:
+    for launch in launches:
         if launch.outcome is None and (launch.path / names.OUTCOME).exists():
             problems.append(f"{names.OUTCOME} cannot be read: how the run ended is not known")
-    session = Session(path, found, processes, data_calls, paths, telemetry, costs, clocks, problems)
+    session = Session(path, launches, processes, data_calls, paths, telemetry, costs, clocks, problems)
     for process in processes:
         sampled = session.telemetry_of(process)
         if sampled is not None:
@@ -328,7 +328,7 @@ def read_calls(
     return read_posix(*directories, own_logs=_own_logs(processes), clocks=clocks)
 
 
-def data_calls_of(calls: PosixCalls, is_data: npt.NDArray[np.bool_]) -> PosixCalls:
+def select_data_calls(calls: PosixCalls, is_data: npt.NDArray[np.bool_]) -> PosixCalls:
     """Leave out calls on other files than data; `is_data` has one bool for each file."""
     if calls.sums is not None and len(calls.sums.file):
         calls = replace(calls, sums=calls.sums.where(is_data[calls.sums.file]))
@@ -336,7 +336,7 @@ def data_calls_of(calls: PosixCalls, is_data: npt.NDArray[np.bool_]) -> PosixCal
 
 
 def is_data_file(file: str, paths: Paths, prefixes: Collection[str], session_prefix: str) -> bool:
-    """Tell whether a spelled name is no code, as what lies below `prefixes`, and not part of the session."""
+    """Tell whether a file is data: no code, which is below `prefixes`, and no part of the session."""
     absolute = paths.absolute(file)
     return not is_code(absolute, prefixes) and not absolute.startswith(session_prefix)
 

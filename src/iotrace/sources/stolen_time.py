@@ -23,7 +23,7 @@ _MOST = 0.99  # of a second; no thread measures anything in the rest
 
 
 def add_stolen_time(process: Process, host: Host) -> None:
-    """Add to the run delay of each span the stolen time that its CPU time leads one to expect.
+    """Add to the run delay of each span the stolen time that its CPU time makes likely.
 
     At most the time in which its thread neither ran nor waited for a CPU. An unknown run delay stays unknown.
     """

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from iotrace.session import names
 from iotrace.session.reading import read_whole
-from iotrace.sources.clocks.anchors import Clocks, clocks_of
+from iotrace.sources.clocks.anchors import Clocks, relate_clocks
 from iotrace.sources.clocks.realtime_correction import restamp_one
 from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.processes import Process
@@ -30,6 +30,7 @@ from iotrace.sources.samples import (
     DeviceRecord,
     Floats as Floats,
     GpuRecord,
+    Lists,
     MemoryRecord,
     Problem,
     ProcessRecord,
@@ -39,8 +40,9 @@ from iotrace.sources.samples import (
     Sidecar,
     SystemRecord,
     Unavailable,
+    by_process,
+    listed,
 )
-from iotrace.sources.scheduling import Lists, by_process, listed
 
 _SOON = 300  # samples, a minute: a child that ended is waited for in that
 _COUNTERS = ("rchar", "wchar", "read_calls", "write_calls", "read_bytes", "write_bytes")
@@ -49,20 +51,20 @@ _COUNTERS = ("rchar", "wchar", "read_calls", "write_calls", "read_bytes", "write
 def without_reaped(records: Sequence[ProcessRecord], samples: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return `samples`, sorted by process, without what ended children have added to their parents'.
 
-    A child was waited for at the first of its parent's samples behind its own last one at which all counters
+    A child was waited for at the first of its parent's samples after its own last one at which all counters
     have grown by what the child had then.
     """
     children: dict[int, list[ProcessRecord]] = defaultdict(list)
     for record in records:
         children[record.ppid].append(record)
-    found: npt.NDArray[Any] = samples.copy()
+    copied: npt.NDArray[Any] = samples.copy()
     for record in records:
-        own = _rows(record, found)
+        own = _rows(record, copied)
         for child in children.get(record.pid, []):
             theirs = _rows(child, samples)
             if child.start_ns >= record.start_ns and len(theirs) and len(own):
                 _take(own, theirs[-1])
-    return found
+    return copied
 
 
 def _rows(record: ProcessRecord, samples: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -108,7 +110,7 @@ class SampledProcess(msgspec.Struct, frozen=True):
     `pid` is what the process itself sees, `host_pid` what its sampler and the drivers do. `switches`: context
     switches of its main thread so far, voluntary and involuntary; `run_delay_ns`: how long that was ready to
     run without a CPU, so far; `pool_ns`: how long one of its other threads had none, at least, and how long
-    one ran or had none; `affinity`: since when it may run on which CPUs; `memory_nodes`: memory of which.
+    one ran or had none; `affinity`: since when it may run on which CPUs; `memory_nodes`: which nodes' memory.
     """
 
     pid: int
@@ -195,7 +197,7 @@ class Telemetry(msgspec.Struct, frozen=True):
 
 def read_telemetry(sidecars: Sequence[Sidecar], clocks: Clocks | None = None) -> list[Telemetry]:
     """Make columns of what each sidecar left; without `clocks` the sidecars' own anchors make the clocks."""
-    clocks = clocks or clocks_of(sidecar.anchors for sidecar in sidecars)
+    clocks = clocks or relate_clocks(sidecar.anchors for sidecar in sidecars)
     return [_read(sidecar, clocks.of_domain[clocks.samplers[sidecar.directory.name]]) for sidecar in sidecars]
 
 
@@ -254,7 +256,7 @@ def _process(
     clock: Clock,
 ) -> SampledProcess:
     first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
-    own_of = {name: found.get(record.number) for name, found in scheduling.items()}
+    own_of = {name: series.get(record.number) for name, series in scheduling.items()}
     switches, pools = ((own[0], own[1]) if own else None for own in (own_of["switches"], own_of["pool_ns"]))
     delays, swaps = (own[0] if own else None for own in (own_of["run_delay_ns"], own_of["swap_bytes"]))
     return SampledProcess(
@@ -329,7 +331,7 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
 
 
 def _stolen_share(record: SystemRecord) -> float | None:
-    """Return the share of the time in which CPUs had work that the hypervisor gave them to others, 0 to 1."""
+    """Return the share, 0 to 1, of the CPUs' busy time that the hypervisor gave to others."""
     busy = sum(ticks[0] for ticks in record.cpus.values())
     if record.stolen_ticks is None or not record.cpus:
         return None
@@ -338,15 +340,15 @@ def _stolen_share(record: SystemRecord) -> float | None:
 
 def _quotas(records: list[SystemRecord], times: Times) -> dict[str, tuple[Series, Series]]:
     """The account of each group that has had a quota."""
-    found = {}
+    quotas = {}
     for group in sorted({group for record in records for group in record.cgroup_quotas}):
         pairs = [record.cgroup_quotas.get(group) for record in records]
         known = np.array([pair is not None for pair in pairs])
         counts = np.array([pair for pair in pairs if pair is not None])
         if counts[-1, 0]:
             periods, held_back = counts.astype(np.float64).T
-            found[group] = Series(times[known], periods), Series(times[known], held_back)
-    return found
+            quotas[group] = Series(times[known], periods), Series(times[known], held_back)
+    return quotas
 
 
 def _known_series(times: Times, values: dict[str, list[float | None]]) -> dict[str, Series]:

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
-from iotrace.patching.command import words_of
+from iotrace.patching.command import find_words
 from iotrace.patching.edits import added, edited, replaced
-from iotrace.patching.source import LOADER, Source, chain_of
+from iotrace.patching.source import LOADER, Source, split_chain
 from iotrace.sweeps.grid import CV2_THREADS, LOADER_ARGUMENTS, POOL_ARGUMENTS, SHARING, THREADS, WORKERS
 from iotrace.sweeps.results import TRANSFORMERS, Origin
 
@@ -51,11 +51,11 @@ def _changed_lines(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str
 
 def changes(params: Mapping[str, str], command: Sequence[str], origin: Origin | None) -> list[str]:
     """Return the lines to type for `params`, shortest first; `origin` is that of the program's own loader."""
-    found = []
+    texts = []
     builder = None if origin is None else origin.builder
     arguments = {LOADER_ARGUMENTS[name]: value for name, value in params.items() if name in LOADER_ARGUMENTS}
     if arguments:
-        found += _of_loader(arguments, command, origin, builder)
+        texts += _of_loader(arguments, command, origin, builder)
     others = []
     if THREADS in params:
         others.append(f"OMP_NUM_THREADS={params[THREADS]} before the command")
@@ -63,7 +63,7 @@ def changes(params: Mapping[str, str], command: Sequence[str], origin: Origin | 
         others.append(f"OPENCV_FOR_THREADS_NUM={params[CV2_THREADS]} before the command")
     if SHARING in params:
         others.append(f"torch.multiprocessing.set_sharing_strategy({params[SHARING]!r})")
-    return found + [f"and {text}" if arguments else text for text in others]
+    return texts + [f"and {text}" if arguments else text for text in others]
 
 
 def _of_loader(
@@ -80,13 +80,13 @@ def _of_loader(
     site = None if origin is None else _shortened(origin.site)
     others = [_shortened(other) or "" for other in origin.others] if origin is not None else []
     sites = " and ".join(filter(None, [site, *others]))
-    found = [f"{called}({listed})" + (f" at {sites}" if sites and builder is None else "")]
+    texts = [f"{called}({listed})" + (f" at {sites}" if sites and builder is None else "")]
     own = (
         {LOADER_ARGUMENTS[name]: value for name, value in origin.settings.items()}
         if origin is not None
         else {}
     )
-    words = words_of(command, arguments, own)
+    words = find_words(command, arguments, own)
     file, _, number = (site or "").rpartition(":")
     line = int(number) if number.isdigit() else 0
     source = Source(file)
@@ -94,14 +94,14 @@ def _of_loader(
         for name, value in arguments.items():
             words.setdefault(name, f"--{prefix}{name} {value}")
     if builder == "hydra" and (call := source.call("instantiate", line)) and call.args:
-        path = chain_of(call.args[0])
+        path = split_chain(call.args[0])
         if len(path) > 1 and source.of_hydra(path[0], line):
             for name, value in arguments.items():
                 words.setdefault(name, f"++{'.'.join([*path[1:], name])}={value}")
     call = source.call(LOADER, line) if builder is None else None
     if call is not None:
         for keyword in call.keywords:
-            name, path = str(keyword.arg), chain_of(keyword.value)
+            name, path = str(keyword.arg), split_chain(keyword.value)
             if name not in arguments or name in words or not path:
                 continue
             if len(path) > 1 and source.of_hydra(path[0], line):
@@ -109,11 +109,11 @@ def _of_loader(
             elif spelled := source.options(path[-1]) or _options_in(command, path[-1]):
                 words[name] = f"{_as_given(spelled, command)} {arguments[name]}"
     if words:
-        found.append(f"by {' '.join(words.values())} in the command")
+        texts.append(f"by {' '.join(words.values())} in the command")
     rest = {name: value for name, value in arguments.items() if name not in words}
     for each in [site or "", *others] if rest and builder is None else []:
-        found += _diff_at(each, rest)
-    return found
+        texts += _diff_at(each, rest)
+    return texts
 
 
 def _diff_at(site: str, arguments: Mapping[str, str]) -> list[str]:
@@ -133,8 +133,8 @@ def _shortened(site: str | None) -> str | None:
 def _options_in(command: Sequence[str], dest: str) -> list[str]:
     """The option of this destination in the command's own program."""
     for word in command:
-        if word.endswith(".py") and (found := Source(word).options(dest)):
-            return found
+        if word.endswith(".py") and (options := Source(word).options(dest)):
+            return options
     return []
 
 

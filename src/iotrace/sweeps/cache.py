@@ -42,7 +42,7 @@ def prepare(wanted: str, files: Sequence[str]) -> tuple[str, str]:
 
 
 def drop(files: Iterable[str]) -> list[str]:
-    """Drop each file from the page cache; returns those of which at least a part stays in it.
+    """Drop each file from the page cache; returns those that stay in it, at least in part.
 
     POSIX_FADV_DONTNEED leaves dirty and mapped pages alone, and works for files of other users. A page that
     another core is still handling stays at first, so the advice is repeated.

@@ -1,4 +1,4 @@
-"""How commands are ended, and what ends us: no signal leaves a child, or half of what is cleaned up."""
+"""How commands and iotrace end: after a signal no child is left, and no half of a cleanup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def terminated_by_signals() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Within it no signal that ends a program stops the main thread: for what has to be cleaned up."""
+    """Keep signals that end a program from stopping the main thread: for a cleanup that has to finish."""
     with _handled((signal.SIGINT, *_TERMINATING), signal.SIG_IGN):
         yield
 
@@ -77,9 +77,9 @@ def end(process: subprocess.Popen[bytes] | subprocess.Popen[str], at_once: bool 
 
 def _descendants(pid: int) -> list[int]:
     """Return the processes below one, as far as they have not lost their parents."""
-    found = []
+    pids = []
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children") as children:
-                found += [int(child) for child in children.read().split()]
-    return [each for child in found for each in (*_descendants(child), child)]
+                pids += [int(child) for child in children.read().split()]
+    return [each for child in pids for each in (*_descendants(child), child)]

@@ -24,7 +24,7 @@ from iotrace.analysis.results import LoaderResult, PipelineStage, RankReport, to
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
-from iotrace.patching.loader import loader_of
+from iotrace.patching.loader import find_loader
 from iotrace.session import names
 from iotrace.sources.records import Ended, KeptOpen, Override, Replayed, Threads
 from iotrace.sources.session import open_session
@@ -42,8 +42,8 @@ from iotrace.sweeps.grid import (
     WORKER_THREADS,
     WORKERS,
     asked_of_agent,
-    environment_of,
     fill,
+    make_environment,
 )
 from iotrace.sweeps.results import Origin, SweepRun
 from iotrace.units import digits
@@ -64,7 +64,9 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
     report = analyse(analysis)
     run = msgspec.structs.replace(run, loaders=sum(len(rank.loaders) for rank in report.ranks))
     looped = [
-        (rank, found) for rank, found in zip(analysis.ranks, report.ranks, strict=True) if found.steps.count
+        (rank, rank_report)
+        for rank, rank_report in zip(analysis.ranks, report.ranks, strict=True)
+        if rank_report.steps.count
     ]
     if not looped:
         reason = "it has no loader that iotrace knows, and no training"
@@ -85,11 +87,13 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         inference=loader is not None and loader.kind != "training",
         ended=ended,
         steps=slowest.steps.count,
-        batches=total(found.primary.batches if found.primary else None for _, found in looped),
+        batches=total(
+            rank_report.primary.batches if rank_report.primary else None for _, rank_report in looped
+        ),
         loop_ms=None if slowest.account is None else slowest.account.step_ms,
         step_ms=slowest.steps.mean_ms,
         step_ci95_ms=slowest.steps.mean_ci95_ms,
-        samples_per_second=total(found.steps.samples_per_second for _, found in looped),
+        samples_per_second=total(rank_report.steps.samples_per_second for _, rank_report in looped),
         compute_ms=None if wait.raw_ms is None else float(computed_ms.mean()),
         compute_ci95_ms=None if wait.raw_ms is None else mean_ci(computed_ms),
         production_ms=loader.production_ms if loader else None,
@@ -101,22 +105,22 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         costly_file=costly.path if costly else "",
         costly_file_ms=costly.ms if costly else None,
         others_cpu_fraction=None if slowest.system.host is None else slowest.system.host.others_cpu_fraction,
-        disturbed=any(is_disturbed(found.system.host) for _, found in looped),
+        disturbed=any(is_disturbed(rank_report.system.host) for _, rank_report in looped),
         least_step_ms=alone(slowest).least_step_ms if slowest.steps.mean_ms else None,
         unqueued_step_ms=unqueued_step_ms(slowest) if slowest.steps.mean_ms else None,
         tracing_pct=None if slowest.overhead is None else slowest.overhead.estimated_pct_of_step,
-        cpu_pct_mean=total(found.system.cpu_pct_mean for _, found in looped),
-        rss_peak_bytes=total(found.system.rss_peak_bytes for _, found in looped),
+        cpu_pct_mean=total(rank_report.system.cpu_pct_mean for _, rank_report in looped),
+        rss_peak_bytes=total(rank_report.system.rss_peak_bytes for _, rank_report in looped),
         origin=_origin(rank, slowest),
     )
 
 
-def _origin(rank: RankAnalysis, found: RankReport) -> Origin | None:
+def _origin(rank: RankAnalysis, report: RankReport) -> Origin | None:
     """Where the loop's loader comes from; None where it is none that iotrace can set."""
-    made = loader_of(rank)
+    made = find_loader(rank)
     if made is None:
-        if by_hand := settings_by_hand(found.pipeline):
-            own = _stages_have(found.pipeline)
+        if by_hand := settings_by_hand(report.pipeline):
+            own = _stages_have(report.pipeline)
             return Origin(by_hand=by_hand, settings={} if own is None else {WORKERS: str(own)})
         pools = [each.description.pool for each in (*rank.loaders, *rank.inputs.pools)]
         pool = next((each for each in pools if each in POOL_ARGUMENTS), "")
@@ -128,13 +132,13 @@ def _origin(rank: RankAnalysis, found: RankReport) -> Origin | None:
 
 def settings_by_hand(pipeline: Sequence[PipelineStage]) -> list[str]:
     """Name what says how many workers a library's stages have: with its line, where that is known."""
-    found = []
+    settings = []
     for stage in pipeline:
         if stage.set_at and stage.setting in LIBRARY_ARGUMENTS.values():
-            found.append(f"{stage.setting} at {stage.set_at}")
+            settings.append(f"{stage.setting} at {stage.set_at}")
         elif stage.puts in LIBRARY_ARGUMENTS:
-            found.append(f"{LIBRARY_ARGUMENTS[stage.puts]} of {stage.puts}")
-    return list(dict.fromkeys(found))
+            settings.append(f"{LIBRARY_ARGUMENTS[stage.puts]} of {stage.puts}")
+    return list(dict.fromkeys(settings))
 
 
 def _stages_have(pipeline: Sequence[PipelineStage]) -> int | None:
@@ -153,9 +157,9 @@ def _hidden(rank: RankAnalysis, loader: LoaderResult) -> bool:
     return (rank.source is None or rank.source.description.wrapped) and not loader.workers
 
 
-def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent: bool) -> str:
+def _not_applied(run: SweepRun, rank: RankAnalysis, report: RankReport, by_agent: bool) -> str:
     """Say why the run is not what was asked for; empty where it is."""
-    loader = found.primary
+    loader = report.primary
     if run.kind == "ceiling":
         replayed = any(process.of_type(Replayed) for process in rank.session.processes)
         needed = loader is None or loader.wrapped or loader.kind != "training"
@@ -167,18 +171,18 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
         return f"it opens {run.params[KEPT_OPEN]} by another call than tarfile.open"
     asked = run.params.get(WORKERS)
     others = [name for name in LOADER_ARGUMENTS if name != WORKERS and name in run.params]
-    if others and by_agent and _stages_have(found.pipeline) is not None:
+    if others and by_agent and _stages_have(report.pipeline) is not None:
         return f"the loop's loader has no {LOADER_ARGUMENTS[others[0]]}"
     if loader is not None and (other := _other_setting(run, loader)):
         return other
     if asked is None:
         return ""
     if loader is None or _hidden(rank, loader):
-        if not by_agent or _stages_have(found.pipeline) == int(asked):
+        if not by_agent or _stages_have(report.pipeline) == int(asked):
             return ""
-        known = f", as measured: {digits(found.steps.per_second)} steps/s" if found.steps.per_second else ""
-        own = next((each for each in found.pipeline if each.slowest and each.setting and each.set_at), None)
-        set_by = [f"{own.setting} at {own.set_at}"] if own else settings_by_hand(found.pipeline)
+        known = f", as measured: {digits(report.steps.per_second)} steps/s" if report.steps.per_second else ""
+        own = next((each for each in report.pipeline if each.slowest and each.setting and each.set_at), None)
+        set_by = [f"{own.setting} at {own.set_at}"] if own else settings_by_hand(report.pipeline)
         by_hand = f"; change {' or '.join(set_by)} by hand, and compare two runs" if set_by else ""
         return f"the loop takes its batches from no DataLoader whose workers could be set{known}{by_hand}"
     if loader.workers == int(asked):
@@ -187,12 +191,12 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
 
 
 def _other_setting(run: SweepRun, loader: LoaderResult) -> str:
-    """Name a setting of the loop's loader, beside its workers, that is known and not as asked; else empty."""
+    """Name a known setting of the loop's loader, other than its workers, that is not as asked; else empty."""
     for name, field in LOADER_ARGUMENTS.items():
         if name == WORKERS:
             continue
         asked, had = run.params.get(name), getattr(loader, field)
-        felt = loader.workers or name == PIN_MEMORY  # the others are of workers alone
+        felt = loader.workers or name == PIN_MEMORY  # the others belong to workers alone
         if asked is not None and had is not None and felt and str(had) != asked:
             return f"the loop's loader has {field}={had}, not {asked}"
     return ""
@@ -212,7 +216,7 @@ def _other_threads(run: SweepRun, rank: RankAnalysis) -> str:
 
 
 def _other_start(run: SweepRun, rank: RankAnalysis) -> str:
-    """Name what workers have otherwise than a trial set it as they started; empty where all is as asked."""
+    """Name what workers have that differs from what a trial set; empty where all is as asked."""
     asked = dict(each.split("=") for each in run.params.get(WORKER_THREADS, "").split(",") if each)
     cpus = [int(each) for each in run.params.get(CPUS, "").split(",") if each]
     known = [records[-1] for each in rank.rank.workers if (records := each.of_type(Threads))]
@@ -231,7 +235,7 @@ def _other_start(run: SweepRun, rank: RankAnalysis) -> str:
 def _own_workers(
     run: SweepRun, rank: RankAnalysis, loader: LoaderResult | None, by_agent: bool
 ) -> int | None:
-    """Find how many workers the program asks for by itself; None where its command was told."""
+    """Find how many workers the program asks for by itself; None where its command set them."""
     if not by_agent or loader is None or loader.wrapped:
         return None
     for override in rank.rank.main.of_type(Override):
@@ -330,8 +334,8 @@ def _variables(request: Request) -> dict[str, str]:
         settings.pop(PREFETCH, None)
     if settings and request.inference:
         settings["inference"] = "yes"
-    found = {**dict(request.variables), **environment_of(request.command, request.params)}
-    return {**found, names.OVERRIDE_VARIABLE: names.encode_settings(settings)} if settings else found
+    variables = {**dict(request.variables), **make_environment(request.command, request.params)}
+    return {**variables, names.OVERRIDE_VARIABLE: names.encode_settings(settings)} if settings else variables
 
 
 def tail(run: SweepRun, lines: int = 5) -> str:

@@ -36,7 +36,7 @@ _OF_AGENT = (*LOADER_ARGUMENTS, SHARING, WORKER_THREADS, CPUS, KEPT_OPEN, TABLES
 THREAD_VARIABLES = {THREADS: ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), CV2_THREADS: ("OPENCV_FOR_THREADS_NUM",)}
 
 
-def axes_of(workers: str | None, prefetch: str | None, other: Iterable[str]) -> dict[str, list[str]]:
+def parse_axes(workers: str | None, prefetch: str | None, other: Iterable[str]) -> dict[str, list[str]]:
     """Return the values to combine, by name: of ``--workers``, ``--prefetch`` and each ``--set``."""
     axes: dict[str, list[str]] = {}
     if workers is not None:
@@ -119,7 +119,7 @@ def asked_of_agent(command: Sequence[str], params: Mapping[str, str]) -> dict[st
     return {name: params[name] for name in _OF_AGENT if name in params and not _holds(command, name)}
 
 
-def environment_of(command: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
+def make_environment(command: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
     """The variables that set numbers of threads, where the command has no placeholder for them."""
     return {
         variable: params[name]

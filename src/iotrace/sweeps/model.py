@@ -23,10 +23,10 @@ _FIRST = 2  # batches that start the queue, and are no measure
 
 
 class Seen(Origin, frozen=True, kw_only=True):
-    """What the session of a run told of the loop's loader; sizes in bytes, None where unknown.
+    """What the session of a run says of the loop's loader; sizes in bytes, None where unknown.
 
     `pipeline` is None where its batches cannot be replayed, `why` then says it. `ranks` run on the host
-    beside each other. `cv2_threads` is of a process that makes samples, `torch_threads` of the training one.
+    at the same time. `cv2_threads` belongs to a process that makes samples, `torch_threads` to the trainer.
     """
 
     step_ms: float
@@ -57,17 +57,19 @@ def look(run: SweepRun) -> Seen | None:
     if not pairs or run.step_ms is None:
         return None
     # Ranks run in step: the one that waits longest holds the others up.
-    rank, found = max(pairs, key=lambda pair: pair[1].data_wait.raw_ms or 0.0)
+    rank, rank_report = max(pairs, key=lambda pair: pair[1].data_wait.raw_ms or 0.0)
     source = rank.source
     assert source is not None
     about, pipeline, why = source.description, None, ""
     try:
-        pipeline = recorded(rank, found.system).pipeline
+        pipeline = recorded(rank, rank_report.system).pipeline
     except Withheld as reason:
         why = str(reason)
     sizes = source.deliveries["size_bytes"][source.deliveries.known("size_bytes")]
     makers = {process.pid for process in rank.rank.workers}
-    rss = [use.rss_peak_bytes for use in found.system.processes if use.pid in makers and use.rss_peak_bytes]
+    rss = [
+        use.rss_peak_bytes for use in rank_report.system.processes if use.pid in makers and use.rss_peak_bytes
+    ]
     return Seen(
         step_ms=run.step_ms,
         **asdict(run.origin or Origin()),
@@ -75,13 +77,15 @@ def look(run: SweepRun) -> Seen | None:
         why=why,
         epochs=source.epochs,
         iterable=about.iterable,
-        accelerated=found.data_wait.exposed_source in ("cuda_events", "kernels"),
+        accelerated=rank_report.data_wait.exposed_source in ("cuda_events", "kernels"),
         batch_bytes=float(np.mean(sizes)) if len(sizes) else None,
         worker_bytes=max(rss, default=None),
-        transport_share=(found.data_wait.causes_ms.get("transport", 0.0)) / run.step_ms,
+        transport_share=(rank_report.data_wait.causes_ms.get("transport", 0.0)) / run.step_ms,
         ranks=sum(each.rank.main.identity.node == rank.rank.main.identity.node for each, _ in pairs),
-        torch_threads=next((use.library_threads.get("torch") for use in found.system.processes), None),
-        cv2_threads=max((use.library_threads.get("cv2", 0) for use in found.system.processes), default=0),
+        torch_threads=next((use.library_threads.get("torch") for use in rank_report.system.processes), None),
+        cv2_threads=max(
+            (use.library_threads.get("cv2", 0) for use in rank_report.system.processes), default=0
+        ),
     )
 
 
@@ -131,16 +135,16 @@ class Predictor:
         own = _workers(base.settings)
         if wanted == own:
             return 1.0
-        found = []
+        corrections = []
         for other in self._usable:
             there = _workers(other.settings)
             if there == own or (there > own) != (wanted > own):
                 continue
             missed = other.step_ms / self._from(base, other.settings)
-            found.append((missed, min(2.0, _apart(wanted, own) / _apart(there, own))))
-        if not found:  # what was learnt on the other side says how workers hold each other up
+            corrections.append((missed, min(2.0, _apart(wanted, own) / _apart(there, own))))
+        if not corrections:  # what was learnt on the other side says how workers hold each other up
             return 1.0
-        missed, reach = found[0]
+        missed, reach = corrections[0]
         return float(missed**reach)
 
 

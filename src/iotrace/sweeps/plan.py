@@ -38,17 +38,17 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
         Repeats are interleaved, so that a slow hour slows every point alike.
         """
-        found = []
+        requests = []
         if self.cache != "asis":
-            found.append(self.request(directory, "scout", self.points[0], 0))
+            requests.append(self.request(directory, "scout", self.points[0], 0))
         if self.ceiling:
-            found.append(self.request(directory, "ceiling", self.points[0], 0))
+            requests.append(self.request(directory, "ceiling", self.points[0], 0))
         for repeat in range(self.repeats):
             for params in self.points:
                 if self.cache == "cold":
-                    found.append(self.request(directory, "cold", params, repeat))
-                found.append(self.request(directory, "point", params, repeat))
-        return found
+                    requests.append(self.request(directory, "cold", params, repeat))
+                requests.append(self.request(directory, "point", params, repeat))
+        return requests
 
     def request(self, directory: Path, kind: str, params: dict[str, str], repeat: int) -> Request:
         """Make the request of one run."""
@@ -65,7 +65,7 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def plan_of(
+def make_plan(
     command: list[str],
     axes: dict[str, list[str]],
     *,
@@ -198,9 +198,9 @@ def keep(result: SweepResult | TuneResult) -> None:
 
 def kept(directory: Path) -> SweepResult | TuneResult | None:
     """Read the result in `directory`; None where no sweep and no search ended there."""
-    found = read_document(directory / names.SWEEP_RESULT, SweepResult)
-    if found is not None:
-        return _moved(found, directory)
+    result = read_document(directory / names.SWEEP_RESULT, SweepResult)
+    if result is not None:
+        return _moved(result, directory)
     search = read_document(directory / names.TUNE_RESULT, TuneResult)
     return None if search is None else _moved(search, directory)
 

@@ -179,7 +179,7 @@ class SweepVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole sweep, as far as it has run; `warning_codes` are of the rules that warn."""
+    """The whole sweep, as far as it has run; `warning_codes` are codes of the rules that warn."""
 
     schema_version: int
     path: str

@@ -27,7 +27,7 @@ class Spread(NamedTuple):
     freedom: int
 
 
-def spread_of(points: Sequence[Sequence[float]]) -> Spread | None:
+def find_spread(points: Sequence[Sequence[float]]) -> Spread | None:
     """Find the spread that the runs of all points have in common; None where no point has two."""
     several = [times for times in points if len(times) > 1]
     freedom = sum(len(times) - 1 for times in several)
@@ -44,23 +44,23 @@ def spread_of(points: Sequence[Sequence[float]]) -> Spread | None:
 def rate_interval(runs: Sequence[SweepRun], common: Spread | None) -> list[float] | None:
     """Return the 95 % interval of a point's steps per second; None where too few steps were measured.
 
-    Two to four runs say little of their own spread: they share that of all points. One run beside other
-    programs says nothing of it: it is taken to be what elapsed times differ by (analysis/compare/spread.py).
+    Two to four runs say little of their own spread: they share that of all points. One run while others
+    use the CPUs says nothing of it: then it is what elapsed times differ by (analysis/compare/spread.py).
     """
     times = [run.step_ms for run in runs if run.step_ms]
     if len(times) == 1:
         return inverted(_beside_others(runs[0]) if runs[0].disturbed else runs[0].step_ci95_ms)
-    spread = spread_of([times]) if len(times) >= _RUNS_OF_THEIR_OWN else common
+    spread = find_spread([times]) if len(times) >= _RUNS_OF_THEIR_OWN else common
     if not times or spread is None:
         return None
     mean_ms = sum(times) / len(times)
     half_ms = student_t(spread.freedom) * spread.deviation * mean_ms / math.sqrt(len(times))
-    # A spread that reaches 0 ms bounds the rate from below alone: the fastest run stands for the top.
+    # A spread that reaches 0 ms bounds the rate from below alone: the fastest run gives the top.
     return inverted([max(mean_ms - half_ms, 0.0) or min(times), mean_ms + half_ms])
 
 
 def _beside_others(run: SweepRun) -> list[float] | None:
-    """Widen the interval of a run's step by how much another run beside other programs may differ."""
+    """Widen the interval of a run's step by how much another run may differ where other programs run."""
     if run.step_ci95_ms is None or not run.step_ms:
         return None
     own = (run.step_ci95_ms[1] - run.step_ci95_ms[0]) / 2
@@ -95,7 +95,7 @@ def ratio_interval(row: PointResult, other: PointResult) -> tuple[float, float] 
     return low, min(ratio * (1 + above), row.ci95[1] / other.ci95[0])
 
 
-def pairs_of(runs: Sequence[SweepRun], params: dict[str, str]) -> list[tuple[float, float]]:
+def pair_runs(runs: Sequence[SweepRun], params: dict[str, str]) -> list[tuple[float, float]]:
     """Return what a step takes in ms in each pair: with the program's own setting, and with `params`.
 
     Runs of one repeat are a pair.
@@ -117,7 +117,7 @@ def paired_ratio(
     What slows both runs of a pair does not count. Student's t, by default of 95 %, over the ratios'
     logarithms; None of fewer than three pairs.
     """
-    logs = [math.log(own_ms / other_ms) for own_ms, other_ms in pairs_of(runs, params)]
+    logs = [math.log(own_ms / other_ms) for own_ms, other_ms in pair_runs(runs, params)]
     if len(logs) < _PAIRS:
         return None
     mean = sum(logs) / len(logs)
@@ -131,7 +131,7 @@ _NOT_INPUT_BOUND = 0.05  # XProf's bound, as a share of the step
 _CORES_BUSY = 0.9
 _PRODUCTION_GREW = 1.25
 _MEANS = ("samples_per_second", "production_ms", "raw_wait_fraction", "stall_fraction", "cpu_pct_mean")
-_REPLAYED = {WORKERS, PREFETCH, IN_ORDER, PERSISTENT}  # settings of which the model knows the effect
+_REPLAYED = {WORKERS, PREFETCH, IN_ORDER, PERSISTENT}  # settings whose effect the model knows
 
 
 class _Shared(NamedTuple):
@@ -152,13 +152,13 @@ def rows(
 ) -> list[PointResult]:
     """One result a point, in the grid's order; a point without a run is ``not run``.
 
-    `predictor` knows the run that `base_of` names, and predicts the other points from it.
+    `predictor` knows the run that `choose_base` names, and predicts the other points from it.
     """
     good = [run for run in runs if run.kind == "point" and run.ok]
-    spread = spread_of(
+    spread = find_spread(
         [[run.step_ms for run in good if run.params == params and run.step_ms] for params in points]
     )
-    shared = _Shared(ceiling_of(runs), spread, base_of(runs), predictor, cores)
+    shared = _Shared(find_ceiling(runs), spread, choose_base(runs), predictor, cores)
     return [
         _row(
             params,
@@ -170,8 +170,8 @@ def rows(
     ]
 
 
-def base_of(runs: Sequence[SweepRun]) -> SweepRun | None:
-    """Return the run that the others are judged by: with the fewest workers, one at least if any has one."""
+def choose_base(runs: Sequence[SweepRun]) -> SweepRun | None:
+    """Return the run to compare others with: of those with workers, if any, the one with the fewest."""
     usable = [
         run
         for run in runs
@@ -277,17 +277,17 @@ def _stalls(
     return prep_ms, None, f"fetch_stall_ms is unknown: {why}"
 
 
-def ceiling_of(runs: Sequence[SweepRun]) -> Ceiling | None:
+def find_ceiling(runs: Sequence[SweepRun]) -> Ceiling | None:
     """T1: the step without its wait, which in this run is the copying of batches from memory."""
-    found = [run for run in runs if run.kind == "ceiling" and run.ok and run.compute_ms]
-    t1_ms = _mean([run.compute_ms for run in found])
+    ceiling_runs = [run for run in runs if run.kind == "ceiling" and run.ok and run.compute_ms]
+    t1_ms = _mean([run.compute_ms for run in ceiling_runs])
     if t1_ms is None:
         return None
     return Ceiling(
         per_second=1e3 / t1_ms,
         step_ms=t1_ms,
-        ci95=alone_interval(inverted(found[0].compute_ci95_ms), found[:1]),
-        session=found[0].session,
+        ci95=alone_interval(inverted(ceiling_runs[0].compute_ci95_ms), ceiling_runs[:1]),
+        session=ceiling_runs[0].session,
     )
 
 

@@ -20,8 +20,8 @@ from iotrace.sweeps.grid import WORKERS, named
 from iotrace.sweeps.model import Look, Predictor, Seen, look
 from iotrace.sweeps.plan import State, SweepPlan, create, load, save
 from iotrace.sweeps.results import SCHEMA_VERSION, PointResult, SweepResult, SweepRun
-from iotrace.sweeps.rows import base_of, ceiling_of, rows
-from iotrace.sweeps.verdict import advise, choose, verdict_of
+from iotrace.sweeps.rows import choose_base, find_ceiling, rows
+from iotrace.sweeps.verdict import advise, choose, make_verdict
 
 
 class Sweep:
@@ -134,14 +134,14 @@ class Sweep:
         """Bring the page cache to what the run wants; returns the state it is in (see `cache`)."""
         if self.plan.cache == "asis" or request.kind in ("scout", "ceiling"):
             return cache.AS_IS
-        found, problem = cache.prepare(cache.COLD if request.kind == "cold" else cache.WARM, files)
+        state, problem = cache.prepare(cache.COLD if request.kind == "cold" else cache.WARM, files)
         if problem and problem not in self._state.warnings:
             self._state.warnings.append(problem)
-        return found
+        return state
 
     def _predictor(self) -> Predictor | None:
         """Read the batches that the points are predicted from; None without a run of them."""
-        base = base_of(self.runs)
+        base = choose_base(self.runs)
         if base is None:
             return None
         if base.session not in self._looked:
@@ -151,32 +151,32 @@ class Sweep:
 
     def result(self) -> SweepResult:
         """What is known so far."""
-        found = rows(self.runs, self.plan.points, self.cores, self._predictor())
-        ceiling = ceiling_of(self.runs)
-        warnings = [each for facts in self._outcomes(found) for each in find_all("outcome", facts)]
-        choice = choose(found, ceiling, self.plan.repeats)
+        points = rows(self.runs, self.plan.points, self.cores, self._predictor())
+        ceiling = find_ceiling(self.runs)
+        warnings = [each for facts in self._outcomes(points) for each in find_all("outcome", facts)]
+        choice = choose(points, ceiling, self.plan.repeats)
         return SweepResult(
             schema_version=SCHEMA_VERSION,
             path=str(self.directory),
             argv=masked(self.plan.command),
             complete=not self.missing(),
-            verdict=verdict_of(choice, found, ceiling, self.runs, self.plan),
-            points=found,
+            verdict=make_verdict(choice, points, ceiling, self.runs, self.plan),
+            points=points,
             ceiling=ceiling,
-            advice=advise(choice.point, found, ceiling, self.runs),
+            advice=advise(choice.point, points, ceiling, self.runs),
             warnings=[each.text for each in warnings],
             warning_codes=[each.rule for each in warnings],
         )
 
-    def _outcomes(self, found: Sequence[PointResult]) -> Iterator[OutcomeFacts]:
+    def _outcomes(self, points: Sequence[PointResult]) -> Iterator[OutcomeFacts]:
         workers = [int(value) for value in self.plan.axes.get(WORKERS, [])]
         yield OutcomeFacts(workers=workers, cpus=self.cores)
         yield from (OutcomeFacts(cache_problem=problem) for problem in self._state.warnings)
         for run in self.runs:
             if run.kind == "ceiling" and not run.ok:
                 yield OutcomeFacts(no_ceiling=True, failed=run.kind, status=run.status, reason=run.reason)
-        yield OutcomeFacts(ended=[named(row.params) for row in found if row.ended])
-        for row in found:
+        yield OutcomeFacts(ended=[named(row.params) for row in points if row.ended])
+        for row in points:
             if row.status == "ok":
                 yield OutcomeFacts(point=named(row.params), unknown=row.reason)
 

@@ -114,7 +114,7 @@ def _wait_left(chosen: PointResult, waits: str, runs: Sequence[SweepRun]) -> str
     return f"of the wait that is left ({waits}) {100 * cause_ms / waited_ms:.0f} % is {cause}{of_file}"
 
 
-AS_GOOD_PERCENT = 2.0  # two points that differ by less are taken for alike
+AS_GOOD_PERCENT = 2.0  # two points that differ by less count as equal
 _REGRET_PERCENT = 10.0  # what another point may be faster than the advised one
 _CEILING_PERCENT = 2.0
 _ALIKE = 0.2  # of the CPUs: by how much the shares that others took of them may differ
@@ -177,7 +177,7 @@ def _alone(row: PointResult) -> PointResult:
 
 
 def above(row: PointResult, ceiling: Ceiling | None) -> bool:
-    """Whether a point is faster than its ceiling beyond both intervals: one of both was held up."""
+    """Whether a point is faster than its ceiling beyond both intervals: then one of both was disturbed."""
     if ceiling is None or row.ci95 is None:
         return False
     highest = ceiling.ci95[1] if ceiling.ci95 else ceiling.per_second
@@ -191,7 +191,7 @@ def _regret_percent(row: PointResult, other: PointResult) -> float:
 
 
 def _as_good(row: PointResult, other: PointResult) -> bool:
-    """Whether `other` is no faster than `row`, or within its interval and hardly faster if at all."""
+    """Whether `other` is no faster than `row`, or within its interval and hardly faster."""
     interval = ratio_interval(other, row)
     if interval is None or _regret_percent(row, other) > _REGRET_PERCENT:
         return False
@@ -219,7 +219,7 @@ def _figures(row: PointResult, unit: str = "") -> str:
     return f"{digits(row.rate)}{unit}{spread}"
 
 
-def verdict_of(
+def make_verdict(
     choice: Choice,
     rows: Sequence[PointResult],
     ceiling: Ceiling | None,
@@ -230,15 +230,15 @@ def verdict_of(
     trust = _trust(rows, ceiling, runs)
     likely = any(row.disturbed for row in rows)
     if choice.point is None:
-        found = choice.silent or Finding(text="")
-        remedy = Fix(id="rerun", text=found.remedy, gain_ms_per_step=None, speedup=None)
+        finding = choice.silent or Finding(text="")
+        remedy = Fix(id="rerun", text=finding.remedy, gain_ms_per_step=None, speedup=None)
         return SweepVerdict(
-            text=f"NO ADVICE {found.text}",
+            text=f"NO ADVICE {finding.text}",
             kind="no-advice",
-            why=found.why or None,
-            fixes=[remedy] if found.remedy else [],
+            why=finding.why or None,
+            fixes=[remedy] if finding.remedy else [],
             trust=trust,
-            code=found.rule,
+            code=finding.rule,
         )
     usable = [row for row in rows if row.gave_figures]
     yours = next((row for row in usable if row.yours), None)
@@ -295,8 +295,8 @@ def _fix(row: PointResult, yours: PointResult | None, plan: SweepPlan, origin: O
 
 
 def _trust(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[SweepRun]) -> Trust:
-    if doubts := find_all("sweep", facts_of(rows, ceiling, runs)):
-        return trust_of(doubts)
+    if doubts := find_all("sweep", collect_facts(rows, ceiling, runs)):
+        return judge_trust(doubts)
     repeats = min((row.repeats for row in rows if row.status == "ok"), default=0)
     spreads = [row.spread_pct for row in rows if row.spread_pct is not None]
     facts = [f"{counted(repeats, 'run')} a point"]
@@ -307,13 +307,15 @@ def _trust(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[
     return Trust(level=OK, reasons=facts)
 
 
-def trust_of(doubts: Sequence[Finding]) -> Trust:
+def judge_trust(doubts: Sequence[Finding]) -> Trust:
     """Return the level of trust that the worst doubt leaves, with all of them."""
     level = BAD if any(doubt.level == BAD for doubt in doubts) else CAUTION
     return Trust(level=level, reasons=[doubt.text for doubt in doubts], codes=[each.rule for each in doubts])
 
 
-def facts_of(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[SweepRun]) -> SweepFacts:
+def collect_facts(
+    rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[SweepRun]
+) -> SweepFacts:
     """Sum up what doubts rest on."""
     good = [run for run in runs if run.ok and run.kind == "point"]
     usable = [row for row in rows if row.status == "ok"]

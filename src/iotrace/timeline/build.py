@@ -35,8 +35,8 @@ from iotrace.timeline.calls import (
     batch_flows,
     blocks,
     call_tracks,
+    choose_detail,
     chunk_flows,
-    detail_of,
     failure_slices,
     hang_slices,
     note,
@@ -59,7 +59,7 @@ from iotrace.timeline.model import (
 )
 from iotrace.timeline.telemetry import add_telemetry
 
-_MOST = 0.8  # of a cause: what the files of one directory have to cost to stand for all
+_MOST = 0.8  # of a cause: the share that files of one directory need to name it
 
 
 def build(
@@ -85,9 +85,9 @@ def build(
             main.tracks.append(Track(name, slices))
 
     add("phase", [Slice(item.start_ns, item.end_ns, item.name, "phase") for item in phases_of(rank)])
-    own = f"{_title(rank)} · " if len(session.ranks) > 1 else ""  # what is pinned stands alone
+    own = f"{_title(rank)} · " if len(session.ranks) > 1 else ""  # what is pinned is shown alone
     started = [Slice(*analysis.startup, "start-up", "start-up")] if analysis.startup is not None else []
-    detail = detail_of(analysis, most)
+    detail = choose_detail(analysis, most)
     steps = [*started, *_steps(loop, detail), *_after_evaluation(loop, detail)]
     if detail is not None:
         main.tracks.append(note(detail, loop.steps))
@@ -129,7 +129,7 @@ def _title(rank: Rank) -> str:
 
 def _steps(loop: Loop, detail: Detail | None) -> list[Slice]:
     """Make a slice of each step: its number is that of the delivery that opens it, or its mark."""
-    found = []
+    slices = []
     first, behind = (0, len(loop.steps)) if detail is None else (detail.first_step, detail.behind_step)
     for position, step in enumerate(loop.steps[first:behind], first):
         number, opened = position, step.delivery
@@ -138,15 +138,15 @@ def _steps(loop: Loop, detail: Detail | None) -> list[Slice]:
             number = opened.number
             args = {"epoch": opened.epoch, "batch": opened.index, "samples": opened.samples}
         end_ns = step.pieces[0][1] if step.pieces else step.end_ns
-        found.append(Slice(step.start_ns, end_ns, f"step {number}", "step", args))
-    return found
+        slices.append(Slice(step.start_ns, end_ns, f"step {number}", "step", args))
+    return slices
 
 
 def _slow_steps(analysis: RankAnalysis) -> list[Slice]:
     """Make a slice of each slow step, called by its largest cause."""
-    found = loop_slow_steps(analysis, events=loop_events(analysis))
+    slow = loop_slow_steps(analysis, events=loop_events(analysis))
     slices = []
-    for step in found.steps if found is not None else ():
+    for step in slow.steps if slow is not None else ():
         parts = {**step.parts_ms, "not explained": step.unnamed_ms}
         cause = max(parts, key=lambda part: parts[part]).replace("_", " ")
         args: Args = {f"{part}_ms".replace(" ", "_"): ms for part, ms in parts.items() if ms}
@@ -171,17 +171,17 @@ def _step_phases(analysis: RankAnalysis, detail: Detail | None) -> list[Slice]:
     """Make a slice of each phase of the training thread; one that an optimizer's step calls lies in it."""
     texts = analysis.rank.main.texts
     spans = within(analysis.phase_spans, detail)
-    found = zip(*(spans[field].tolist() for field in ("start_ns", "duration_ns", "name")), strict=True)
+    phases = zip(*(spans[field].tolist() for field in ("start_ns", "duration_ns", "name")), strict=True)
     return [
         Slice(start_ns, start_ns + duration_ns, texts.get(name, "?"), "step phase")
-        for start_ns, duration_ns, name in found
+        for start_ns, duration_ns, name in phases
     ]
 
 
 def _wait(item: Explained, arrivals: dict[DeliveryKey, Slice], code: str) -> list[Slice]:
     """Show a wait, called by its cause and file, and in it what followed the batch's production.
 
-    Where the dataset's own `code` is the cause, and no file stands out, the wait is called by that.
+    Where the dataset's own `code` is the cause, and no file is most of it, the wait is named after the code.
     `arrivals` gets the one of them where the batch's flow ends.
     """
     delivery = item.delivery
@@ -189,26 +189,26 @@ def _wait(item: Explained, arrivals: dict[DeliveryKey, Slice], code: str) -> lis
     if delivery.worker is not None:
         args.update(worker=delivery.worker, worker_pid=delivery.pid)
     args.update({f"{cause}_ms": item.causes[cause] / 1e6 for cause in CAUSES if item.causes[cause]})
-    file = _file_of(item)
+    file = _find_file(item)
     if file is not None:
         args["file"] = file
     culprit = file and file_label(file)
     if item.cause == "transform" and file not in item.files:
         culprit = code or culprit
     name = " · ".join(filter(None, (f"wait {delivery.index}", item.cause, culprit)))
-    found = [Slice(delivery.wait_start_ns, delivery.delivered_ns, name, "data wait", args)]
+    slices = [Slice(delivery.wait_start_ns, delivery.delivered_ns, name, "data wait", args)]
     made_ns = delivery.prepared_ns
     if made_ns is not None and delivery.wait_start_ns < made_ns < delivery.delivered_ns - 1:
         # A ns later than the ready batch begins: Perfetto follows a flow in the order of time.
-        found.append(
+        slices.append(
             Slice(made_ns + 1, delivery.delivered_ns, f"batch {delivery.index} arrives", "transport")
         )
-    arrivals[delivery.loader, delivery.number] = found[-1]
-    return found
+    arrivals[delivery.loader, delivery.number] = slices[-1]
+    return slices
 
 
-def _file_of(item: Explained) -> str | None:
-    """Find the file that is most of the wait's cause; several of a like share by directory and number."""
+def _find_file(item: Explained) -> str | None:
+    """Find the file that is most of the wait's cause; where several share it, their directory and number."""
     if item.cause not in FILE_PARTS:
         return None
     part = FILE_PARTS.index(item.cause)
@@ -283,13 +283,13 @@ def _ready_slices(produced: Deliveries, ready: dict[DeliveryKey, Slice]) -> list
     The flows pass through these slices: Perfetto reverses a flow whose target began before its source, as a
     batch's production began before its reads.
     """
-    found = []
+    slices = []
     for delivery in produced:
         if delivery.prepared_ns is not None and delivery.prepared_ns < delivery.delivered_ns:
             item = Slice(delivery.prepared_ns, delivery.delivered_ns, f"batch {delivery.index}", "ready")
             ready[delivery.loader, delivery.number] = item
-            found.append(item)
-    return found
+            slices.append(item)
+    return slices
 
 
 def _worker_batches(process: Process, produced: Deliveries, detail: Detail | None) -> list[Slice]:
@@ -330,7 +330,7 @@ _encode = msgspec.json.Encoder().encode
 _AT_ONCE = 20_000
 
 
-def batches_of(timeline: Timeline, threads: Threads, first_flow: int) -> Iterator[EventBatch]:
+def make_batches(timeline: Timeline, threads: Threads, first_flow: int) -> Iterator[EventBatch]:
     """Yield the slices, counters and flows; flows are numbered from `first_flow`."""
     return batched(_events(timeline, threads, first_flow))
 
@@ -339,8 +339,8 @@ def batched(events: Iterable[_Timed]) -> Iterator[EventBatch]:
     """Yield batches of a bounded size."""
     rest = iter(events)
     while timed := list(islice(rest, _AT_ONCE)):
-        found, starts, durations = zip(*timed, strict=True)
-        yield EventBatch(list(found), np.array(starts, np.int64), np.array(durations, np.int64))
+        items, starts, durations = zip(*timed, strict=True)
+        yield EventBatch(list(items), np.array(starts, np.int64), np.array(durations, np.int64))
 
 
 def _events(timeline: Timeline, threads: Threads, first_flow: int) -> Iterator[_Timed]:

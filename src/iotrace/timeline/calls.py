@@ -44,7 +44,7 @@ from iotrace.timeline.model import (
 )
 
 MOST_SLICES = 1_000_000  # of a rank
-_MOST_BLOCKS = 2_000  # that stand for the steps without details
+_MOST_BLOCKS = 2_000  # that replace the steps without details
 _OF_A_BATCH = 5  # slices: its wait and arrival, its making, ready, its step
 
 
@@ -71,7 +71,7 @@ class Detail(msgspec.Struct, frozen=True):
         return self.holds_all(np.minimum(begun, asked), deliveries["delivered_ns"])
 
 
-def detail_of(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
+def choose_detail(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
     """Choose what is shown in detail; None: all of it, or there are no steps to choose from."""
     steps, rank = analysis.loop.steps, analysis.rank
     count = _OF_A_BATCH * sum(len(loader.deliveries) for loader in analysis.loaders)
@@ -88,7 +88,7 @@ def detail_of(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
 
 
 def note(detail: Detail, steps: StepTable) -> Track:
-    """Say in the timeline where there are no details, and what stands there."""
+    """Say in the timeline where there are no details, and what is shown there."""
     size = block_size(detail, steps)
     shown = f"{detail.behind_step - detail.first_step:,} of {len(steps):,} steps are shown in detail"
     text = f"{shown}; here blocks of {size:,} steps stand for them"
@@ -97,14 +97,14 @@ def note(detail: Detail, steps: StepTable) -> Track:
 
 
 def block_size(detail: Detail, steps: StepTable) -> int:
-    """How many steps a block stands for."""
+    """How many steps a block replaces."""
     return -(-(len(steps) - detail.behind_step + detail.first_step) // _MOST_BLOCKS) or 1
 
 
 def blocks(detail: Detail, steps: StepTable) -> list[Slice]:
     """Sum up the steps that are not shown in detail."""
     size = block_size(detail, steps)
-    found = []
+    slices = []
     for part in (range(detail.first_step), range(detail.behind_step, len(steps))):
         for first in part[::size]:
             own = steps[first : min(first + size, part.stop)]
@@ -115,8 +115,8 @@ def blocks(detail: Detail, steps: StepTable) -> list[Slice]:
                 "wait_ms": int(own.wait_ns.sum()) / len(own) / 1e6,
                 "longest_ms": int(own.duration_ns.max()) / 1e6,
             }
-            found.append(Slice(own[0].start_ns, own[-1].end_ns, name, "steps", args))
-    return found
+            slices.append(Slice(own[0].start_ns, own[-1].end_ns, name, "steps", args))
+    return slices
 
 
 _CATEGORIES = {
@@ -219,11 +219,11 @@ _LONGEST_NAME = 120
 
 
 def failure_slices(analysis: RankAnalysis, failed: Sequence[tuple[float, Failure]]) -> list[Slice]:
-    """Make slices of those of a session's failures that are of the rank, or of none.
+    """Make slices of a session's failures that belong to the rank, or to no rank.
 
     Of a command that took long to end the rest is a slice of its own: Perfetto shows all of a selected slice.
     """
-    found: list[Slice] = []
+    slices: list[Slice] = []
     behind_ns = end_ns = 0
     for at_ns, failure in failed:
         if failure.rank not in (None, analysis.rank.number) or not math.isfinite(at_ns):
@@ -231,11 +231,11 @@ def failure_slices(analysis: RankAnalysis, failed: Sequence[tuple[float, Failure
         about = {"message": failure.message, "at": failure.at, "file": failure.file, "batch": failure.batch}
         args = known(**about, worker=failure.worker, pid=failure.process)
         until_ns, end_ns = shown_until(analysis.session, int(at_ns))
-        found.append(Slice(int(at_ns), until_ns, failure_name(failure), "failure", args))
+        slices.append(Slice(int(at_ns), until_ns, failure_name(failure), "failure", args))
         behind_ns = max(behind_ns, until_ns)
     if behind_ns < end_ns:
-        found.append(Slice(behind_ns, end_ns, ENDING, "failure"))
-    return found
+        slices.append(Slice(behind_ns, end_ns, ENDING, "failure"))
+    return slices
 
 
 def failure_name(failure: Failure) -> str:
@@ -249,12 +249,12 @@ def failure_name(failure: Failure) -> str:
 
 def hang_slices(analysis: RankAnalysis, hangs: Sequence[Hang]) -> list[Slice]:
     """Make a slice of each hang of the rank: from its last batch until it went on, or its command ended."""
-    found = []
+    slices = []
     for hang, own, start_ns, end_ns in hangs_of_rank(analysis, hangs):
         args = {str(number): text.strip() for number, text in enumerate(hang.text)}
         name = f"{hang.kind}: {own.text}"[:_LONGEST_NAME]
-        found.append(Slice(start_ns, end_ns, name, "hang", dict(args)))
-    return found
+        slices.append(Slice(start_ns, end_ns, name, "hang", dict(args)))
+    return slices
 
 
 DeliveryKey = tuple[int, int]  # loader, and number of the delivery
@@ -295,7 +295,7 @@ def batch_flows(
 
 def _reads_by_process(analysis: RankAnalysis, timeline: Timeline) -> dict[int, list[Slice]]:
     """Find per pid the slices that read, in order of time: POSIX reads and read paths."""
-    found = {}
+    reads = {}
     for process, tracks in zip(analysis.rank.processes, timeline.processes, strict=True):
         slices = [
             item
@@ -304,8 +304,8 @@ def _reads_by_process(analysis: RankAnalysis, timeline: Timeline) -> dict[int, l
             if item.end_ns > item.start_ns
             and (item.category == "read path" or (item.category == "POSIX" and "read" in item.name))
         ]
-        found[process.pid] = sorted(slices, key=lambda item: item.start_ns)
-    return found
+        reads[process.pid] = sorted(slices, key=lambda item: item.start_ns)
+    return reads
 
 
 def _costliest(reads: list[Slice], delivery: Delivery) -> Slice | None:

@@ -29,34 +29,34 @@ Points = list[tuple[int, float]]
 
 
 class Derived(NamedTuple):
-    """What one device gets: tracks that stand above its streams, and counters."""
+    """What one device gets: tracks above its streams, and counters."""
 
     tracks: list[Track]
     counters: list[Counter]
 
 
-def derived_of(
+def derive_tracks(
     activity: Activity, waits: DataWaits, kernel_gap_us: float, owner: Column, prefix: str = ""
 ) -> dict[int, Derived]:
-    """Derive the tracks of each device; `owner` tells per event of the trace whose it is.
+    """Derive the tracks of each device; `owner` tells whose each event of the trace is.
 
     Idle times between kernels that the host launched in time are left out (class ``kernel_wait``), except
     where they are among the longest.
     """
     window = Window.of(activity)
-    found: dict[int, Derived] = {}
+    derived: dict[int, Derived] = {}
     for number, idle in _idle(window, waits, round(kernel_gap_us * 1000), owner).items():
-        found.setdefault(number, Derived([], [])).tracks.append(Track(f"{prefix}{IDLE}", idle))
+        derived.setdefault(number, Derived([], [])).tracks.append(Track(f"{prefix}{IDLE}", idle))
     numbers, events = np.unique(owner[activity.device], return_counts=True)
-    if len(numbers) and (path := _path(activity)):  # one, of all devices: it stands at the busiest
-        found.setdefault(int(numbers[events.argmax()]), Derived([], [])).tracks.append(
+    if len(numbers) and (path := _path(activity)):  # one, of all devices: it is shown at the busiest
+        derived.setdefault(int(numbers[events.argmax()]), Derived([], [])).tracks.append(
             Track(f"{prefix}{PATH}", path)
         )
     for number in numbers.tolist():
         of_device = activity.device & (owner == number)
         ranges = _modules(activity, window.origins, np.flatnonzero(of_device & activity.compute_kernels))
         points = _queue(activity, np.flatnonzero(of_device & (activity.launch >= 0)))
-        own = found.setdefault(number, Derived([], []))
+        own = derived.setdefault(number, Derived([], []))
         own.tracks.extend([Track(MODULES, ranges)] if ranges else [])
         counters = (
             (QUEUE, points, "length"),
@@ -72,7 +72,7 @@ def derived_of(
         own.counters.extend(
             Counter(f"{prefix}{name}", values, unit) for name, values, unit in counters if values
         )
-    return found
+    return derived
 
 
 def _idle(window: Window, waits: DataWaits, kernel_gap_ns: int, owner: Column) -> dict[int, list[Slice]]:
@@ -84,7 +84,7 @@ def _idle(window: Window, waits: DataWaits, kernel_gap_ns: int, owner: Column) -
     shown = classes.argmax(axis=1) != _SHORT
     shown[longest] = True
     wanted = np.flatnonzero(shown)
-    found: dict[int, list[Slice]] = {}
+    idle: dict[int, list[Slice]] = {}
     numbers = owner[gaps.ended_by[wanted]].tolist()
     for number, at, gap in zip(
         numbers, wanted.tolist(), names_of(window, gaps, classes, wanted), strict=True
@@ -93,8 +93,8 @@ def _idle(window: Window, waits: DataWaits, kernel_gap_ns: int, owner: Column) -
         about = {"module": gap.module, "launched by": gap.op, "before": gap.before, "after": gap.after}
         about["source"] = gap.source
         item = Slice(int(gaps.start_ns[at]), int(gaps.end_ns[at]), name, IDLE, known(**about))
-        found.setdefault(number, []).append(item)
-    return found
+        idle.setdefault(number, []).append(item)
+    return idle
 
 
 def _path(activity: Activity) -> list[Slice]:
@@ -150,7 +150,7 @@ def _bandwidth(activity: Activity, rows: Column) -> Points:
 
 
 def _sums(activity: Activity, rows: Column, values: Floats) -> Points:
-    """Sum up at each moment the values of those of `rows` that are under way."""
+    """Sum up at each moment the values of the `rows` that are under way."""
     events = activity.trace.events
     moments, sums = _running(events.start_ns[rows], events.end_ns[rows], values)
     sums = np.maximum(np.round(sums, 3), 0.0)  # with nothing under way it is not quite 0
@@ -166,7 +166,7 @@ def _queue(activity: Activity, rows: Column) -> Points:
 
 
 def _running(starts_ns: Column, ends_ns: Column, values: Floats) -> tuple[Column, Floats]:
-    """Return each moment at which a value begins or ends, and the sum of those that hold from there on."""
+    """Return each moment at which a value begins or ends, and the sum of the values from there on."""
     moments, number = np.unique(np.concatenate((starts_ns, ends_ns)), return_inverse=True)
     change = np.bincount(number, weights=np.concatenate((values, -values)), minlength=len(moments))
     return moments, np.cumsum(change)

@@ -1,6 +1,6 @@
 """A rank's torch.profiler traces on its timeline: operators by thread, kernels by stream, and their flows.
 
-Flows are made anew from correlations: those of the traces also lead to calls that launched nothing.
+Flows are made from correlations: the flows in the traces also lead to calls that launched nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from iotrace.analysis.device.compute import Compute
 from iotrace.analysis.device.modules import backward_ranges
 from iotrace.sources.kineto.kinds import FORWARD_BACKWARD, Kind
 from iotrace.sources.kineto.trace import Column
-from iotrace.timeline.device import Derived, derived_of
+from iotrace.timeline.device import Derived, derive_tracks
 from iotrace.timeline.model import TORCH, Args, Flow, ProcessTracks, Slice, Timeline, Track, known
 
 _CATEGORIES = {
@@ -45,7 +45,7 @@ def add_torch(
 ) -> None:
     """Add what a rank's traces hold: the host's part to `main` (of process `pid`), a process for each device.
 
-    `prefix` stands before the names of tracks that are pinned.
+    `prefix` begins the names of tracks that are pinned.
     """
     host: dict[str, list[Slice]] = defaultdict(list)
     device: dict[int, dict[str, list[Slice]]] = defaultdict(lambda: defaultdict(list))
@@ -55,7 +55,7 @@ def add_torch(
         _add_host(activity, slices, pid, host)
         _add_backward(activity, pid, host)
         owner = _add_device(activity, slices, device)
-        _join(derived, derived_of(activity, waits, kernel_gap_us, owner, prefix))
+        _join(derived, derive_tracks(activity, waits, kernel_gap_us, owner, prefix))
         timeline.flows += _launches(activity, slices) + _backward(activity, slices)
     main.tracks += [Track(name, host[name]) for name in sorted(host)]
     for number in sorted(device):
@@ -90,7 +90,7 @@ def _slices(activity: Activity) -> dict[int, Slice]:
     rows = np.flatnonzero(np.isin(activity.kinds, (*_HOST, *_DEVICE)))
     columns = [getattr(events, field)[rows].tolist() for field in _SHOWN]
     kinds = activity.kinds[rows].tolist()
-    found = {}
+    slices = {}
     for row, kind, start, end, name, correlation, sequence, size, collective in zip(
         rows.tolist(), kinds, *columns, strict=True
     ):
@@ -105,8 +105,8 @@ def _slices(activity: Activity) -> dict[int, Slice]:
             about = trace.collectives[collective]
             facts = {"elements": about.elements, "group": about.group, "collective sequence": about.sequence}
             args |= known(**facts)
-        found[row] = Slice(start, end, trace.names[name], _CATEGORIES[Kind(kind)], args or None)
-    return found
+        slices[row] = Slice(start, end, trace.names[name], _CATEGORIES[Kind(kind)], args or None)
+    return slices
 
 
 def _add_host(activity: Activity, slices: dict[int, Slice], pid: int, tracks: dict[str, list[Slice]]) -> None:

@@ -60,16 +60,16 @@ def add_telemetry(session: Session, rank: Rank, timeline: Timeline) -> None:
 
 def _process(sampled: SampledProcess, telemetry: Telemetry, is_over: bool) -> list[Counter]:
     cpu, memory = sampled.series("cpu_ns"), sampled.series("rss_bytes")
-    found = []
+    counters = []
     if cpu is not None:
-        found.append(Counter("CPU", _rate(_apart(cpu, telemetry), 1e-7), "%"))
+        counters.append(Counter("CPU", _rate(_apart(cpu, telemetry), 1e-7), "%"))
     if memory is not None:
-        found.append(_gauge("RSS", memory, "bytes"))
+        counters.append(_gauge("RSS", memory, "bytes"))
         gone_ns = telemetry.gone_ns(sampled)
         if gone_ns is None and is_over:  # it was there to the last sample
             gone_ns = telemetry.last_ns + telemetry.sampler.interval_ns
         if gone_ns is not None:
-            found[-1].points.append((gone_ns, 0.0))
+            counters[-1].points.append((gone_ns, 0.0))
     rates = []
     for fields, shown, unit, factor in _PROCESS_RATES:
         columns = [column for column in map(sampled.series, fields) if column is not None]
@@ -79,11 +79,11 @@ def _process(sampled: SampledProcess, telemetry: Telemetry, is_over: bool) -> li
     for shown, counter in zip(_SWITCHES, sampled.switches or (), strict=False):
         rates.append(Counter(shown, _rate(counter, 1.0), "/s"))
     # Most processes do little of all this: a line at 0 says less than none.
-    return found + [counter for counter in rates if any(value for _, value in counter.points)]
+    return counters + [counter for counter in rates if any(value for _, value in counter.points)]
 
 
 def _apart(counter: Series, telemetry: Telemetry) -> Series:
-    """Without the second sample if it came right behind the first, which is taken as a process is found."""
+    """Without the second sample if it came right after the first, which is taken as a process is found."""
     if len(counter.time_ns) < 3 or np.diff(counter.time_ns[:2])[0] >= telemetry.sampler.interval_ns / 2:
         return counter
     return Series(np.delete(counter.time_ns, 1), np.delete(counter.value, 1))
@@ -105,21 +105,21 @@ def _device(title: str, device: SampledDevice) -> ProcessTracks:
 
 
 def _host(host: Host) -> list[Counter]:
-    found = []
+    counters = []
     known = ~np.isnan(host.busy).any(axis=1) if len(host.cpus) else np.zeros(0, dtype=np.bool_)
     if known.any():
         times = host.time_ns[known]
-        found.append(_average("CPU", times, 100 * host.busy[known].mean(axis=1)))
-        found.append(_average("iowait", times, 100 * host.iowait[known].mean(axis=1)))
+        counters.append(_average("CPU", times, 100 * host.busy[known].mean(axis=1)))
+        counters.append(_average("iowait", times, 100 * host.iowait[known].mean(axis=1)))
         if len(host.cpus) <= _MOST_CORES:
             for column, cpu in enumerate(host.cpus):
-                found.append(_average(f"CPU {cpu}", times, 100 * host.busy[known, column]))
+                counters.append(_average(f"CPU {cpu}", times, 100 * host.busy[known, column]))
     for name, shown, unit, factor in _HOST_RATES:
         if name in host.figures:
-            found.append(Counter(shown, _rate(host.figures[name], factor), unit))
+            counters.append(Counter(shown, _rate(host.figures[name], factor), unit))
     if "memory_available_bytes" in host.figures:
-        found.append(_gauge("memory available", host.figures["memory_available_bytes"], "bytes"))
-    return found
+        counters.append(_gauge("memory available", host.figures["memory_available_bytes"], "bytes"))
+    return counters
 
 
 def _gauge(name: str, series: Series, unit: str, factor: float = 1.0) -> Counter:

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from iotrace.session import names
 from iotrace.session.manifest import write_atomically
 from iotrace.trying import copies
-from iotrace.trying.options import StopError
-from iotrace.trying.results import FAILED, Data
+from iotrace.trying.results import FAILED, Data, StopError
 from iotrace.units import counted, time_span
 
 _MAGIC = b"IOSERVE1"
@@ -29,11 +28,11 @@ _END = bytes(8)  # the recorder compares words
 
 def write_table(path: Path, data: Sequence[Data]) -> None:
     """Write the table of what is replaced; OSError where an original or the table is not to be had."""
-    found = [(os.stat(each.path), each) for each in data]
-    files = [pair for pair in found if not os.path.isdir(pair[1].path)]
-    stores = [pair for pair in found if os.path.isdir(pair[1].path)]
+    originals = [(os.stat(each.path), each) for each in data]
+    files = [pair for pair in originals if not os.path.isdir(pair[1].path)]
+    stores = [pair for pair in originals if os.path.isdir(pair[1].path)]
     files.sort(key=lambda pair: pair[0].st_ino)
-    start, texts, entries = _HEAD.size + _ENTRY.size * len(found), bytearray(), []
+    start, texts, entries = _HEAD.size + _ENTRY.size * len(originals), bytearray(), []
     for status, each in [*files, *stores]:
         name = start + len(texts)
         texts += os.fsencode(os.path.basename(os.path.realpath(each.path))) + b"\0"
@@ -72,7 +71,7 @@ _TABLE = "served"
 
 
 class Copied:
-    """What `jobs` ask for, as it lies beside the runs of the trial in `directory`.
+    """What `jobs` ask for, next to the runs of the trial in `directory`.
 
     `preloaded` is the recorder where no agent brings it into the runs. `warnings`: what else to know.
     """

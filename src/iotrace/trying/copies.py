@@ -1,4 +1,4 @@
-"""Copies of data stored as a fix says: where they go, how they are made, and what becomes of them."""
+"""Copies of data stored as a fix says: where they go, how they are made, how they replace originals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from iotrace.analysis.results import (
     CHUNKS,
@@ -24,11 +26,13 @@ from iotrace.analysis.results import (
     Report,
 )
 from iotrace.errors import IotraceError
+from iotrace.patching.git import check_clean
 from iotrace.session import names
 from iotrace.sweeps.ending import end, undisturbed
 from iotrace.trying.results import Data
 from iotrace.units import size
 
+_KEPT = "originals"
 _HDF5 = frozenset({".h5", ".hdf5", ".he5", ".nc", ".nc4"})
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 _ZARR = (".zarray", ".zgroup", "zarr.json")
@@ -48,9 +52,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None = None
 
 
-def jobs_of(change: Change, report: Report, absolute: Callable[[str], str]) -> list[Job]:
+def list_jobs(change: Change, report: Report, absolute: Callable[[str], str]) -> list[Job]:
     """Return what is to be copied; IotraceError where the data is gone or of a format that has no copy."""
-    found: dict[str, Job] = {}
+    jobs: dict[str, Job] = {}
     for path in change.paths:
         whole = os.path.realpath(absolute(path))
         if not os.path.exists(whole):
@@ -58,10 +62,10 @@ def jobs_of(change: Change, report: Report, absolute: Callable[[str], str]) -> l
                 f"{path} is not there any more", "record the program again: iotrace run -- CMD"
             )
         for job in _jobs(change.stored, path, whole, report, absolute):
-            found.setdefault(job.source, job)
-    if not found:
+            jobs.setdefault(job.source, job)
+    if not jobs:
         raise IotraceError(f"{', '.join(change.paths)} holds nothing that could be stored otherwise")
-    return list(found.values())
+    return list(jobs.values())
 
 
 def _jobs(how: str, path: str, whole: str, report: Report, absolute: Callable[[str], str]) -> list[Job]:
@@ -156,7 +160,7 @@ def write_copies(jobs: Sequence[Job], python: str, progress: Callable[[float], N
     Raises:
         IotraceError: there is no room, or the data cannot be stored so.
     """
-    # From no directory of ours or of the program's: neither's modules stand in the way of libraries.
+    # From no directory of ours or of the program's: the modules of neither may hide a library's.
     process = subprocess.Popen(
         [python, "-c", _SCRIPT.read_text()],
         stdin=subprocess.PIPE,
@@ -213,10 +217,10 @@ def write_copies(jobs: Sequence[Job], python: str, progress: Callable[[float], N
 
 def _said(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        answer = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _bytes(path: str) -> int:
@@ -235,3 +239,66 @@ def remove(paths: Sequence[str | Path]) -> None:
             else:
                 with suppress(OSError):
                     os.unlink(each)
+
+
+def put_in_place(data: Sequence[Data]) -> list[Data]:
+    """Give each copy its original's name, and return where the originals are now.
+
+    All are put there, or none.
+
+    Raises:
+        IotraceError: an original was changed since, the git tree that tracks one is not clean, or the system
+            refuses.
+    """
+    if any(each.how == PARQUET for each in data):
+        raise IotraceError("the copy is of another format: the program has to read it by another call")
+    for each in data:
+        if not os.path.isdir(each.path) and os.stat(each.path).st_mtime_ns != _changed_ns(each.new_path):
+            raise IotraceError(f"{each.path} was changed since it was copied: it stays as it is")
+        check_clean(Path(each.path))
+    done: list[Data] = []
+    with undisturbed():
+        try:
+            for each in data:
+                kept = _kept_at(each.new_path)
+                _swap(each.path, each.new_path, kept)
+                done.append(replace(each, original=kept))
+        except OSError as error:
+            for each in reversed(done):
+                _swap_back(each)
+            raise IotraceError(f"the copy is not put in place: {error}") from error
+    return done
+
+
+def _changed_ns(path: str) -> int:
+    return os.stat(path).st_mtime_ns
+
+
+def _kept_at(copy: str) -> str:
+    """Beside the copies' directory, so that no program that lists its data meets it."""
+    folder, name = os.path.split(copy)
+    return os.path.join(folder, _KEPT, name)
+
+
+def _swap(path: str, copy: str, kept: str) -> None:
+    os.makedirs(os.path.dirname(kept), 0o700, exist_ok=True)
+    status = os.stat(path)
+    os.chmod(copy, status.st_mode & 0o7777)
+    with suppress(PermissionError):
+        os.chown(copy, status.st_uid, status.st_gid)
+    if os.path.isdir(path):
+        os.rename(path, kept)
+        undo = partial(os.rename, kept, path)
+    else:
+        os.link(path, kept)  # at every moment one of both has the name
+        undo = partial(os.unlink, kept)
+    try:
+        os.replace(copy, path)
+    except OSError:
+        undo()
+        raise
+
+
+def _swap_back(each: Data) -> None:
+    os.rename(each.path, each.new_path)
+    os.rename(each.original or "", each.path)

@@ -18,7 +18,7 @@ _OF_CODE = "the program has to be edited for it"
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The fixes to try together, and those that stand before the first of them."""
+    """The fixes to try together, and those that are listed before the first of them."""
 
     fixes: list[Fix]
     untried: list[Untried] = []
@@ -50,16 +50,16 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         """The settings as a sweep knows them; no program has a placeholder of the second name."""
         by_argument = {argument: name for name, argument in LOADER_ARGUMENTS.items()}
         change = self.change
-        found = {by_argument[name]: value for name, value in change.settings.items()}
+        params = {by_argument[name]: value for name, value in change.settings.items()}
         if change.threads:
-            found[WORKER_THREADS] = ",".join(f"{name}={value}" for name, value in change.threads.items())
+            params[WORKER_THREADS] = ",".join(f"{name}={value}" for name, value in change.threads.items())
         if change.kept_open:
-            found[KEPT_OPEN] = "/".join(map(os.path.basename, change.kept_open))
+            params[KEPT_OPEN] = "/".join(map(os.path.basename, change.kept_open))
         if any(each.stored == PARQUET for each in self.stored):
-            found[TABLES] = PARQUET
+            params[TABLES] = PARQUET
         if change.cpus:
-            found[CPUS] = ",".join(map(str, change.cpus))
-        return {**found, "iotrace try": ",".join(fix.code or fix.id for fix in self.fixes)}
+            params[CPUS] = ",".join(map(str, change.cpus))
+        return {**params, "iotrace try": ",".join(fix.code or fix.id for fix in self.fixes)}
 
     @property
     def measured(self) -> str:
@@ -85,13 +85,13 @@ def choose(report: Report, wanted: Sequence[str], site: str = "") -> Choice:
         chosen = [find_fix(fixes, name) for name in dict.fromkeys(wanted)]
         for fix in chosen:
             if fix.change is None:
-                raise IotraceError(f"{_OF_CODE}: {fix.text}", lines_of(report, site))
+                raise IotraceError(f"{_OF_CODE}: {fix.text}", describe_lines(report, site))
         _check_together(chosen)
         return Choice(fixes=chosen)
     first = next((fix for fix in fixes if fix.change is not None), None)
     before = fixes[: fixes.index(first)] if first is not None else fixes
     untried = [
-        Untried(fix=fix.code or fix.id, text=fix.text, why=_OF_CODE, where=lines_of(report, site))
+        Untried(fix=fix.code or fix.id, text=fix.text, why=_OF_CODE, where=describe_lines(report, site))
         for fix in before
     ]
     if first is None:
@@ -110,11 +110,11 @@ def find_fix(fixes: Sequence[Fix], name: str) -> Fix:
         if 1 <= int(name) <= len(fixes):
             return fixes[int(name) - 1]
         raise UsageError(f"--fix {name}: the report names {len(fixes) or 'no fix'}", numbered(fixes))
-    found = next((fix for fix in fixes if name.upper() == fix.code or name == fix.id), None)
-    if found is None:
+    named = next((fix for fix in fixes if name.upper() == fix.code or name == fix.id), None)
+    if named is None:
         such = "no such fix" if fixes else "no fix"
         raise UsageError(f"--fix {name}: the report names {such}", numbered(fixes))
-    return found
+    return named
 
 
 def numbered(fixes: Sequence[Fix]) -> str:
@@ -145,15 +145,15 @@ def _check_together(fixes: Sequence[Fix]) -> None:
             raise UsageError(f"two fixes exclude each other: {both}", "try one at a time: --fix N")
 
 
-def lines_of(report: Report, site: str) -> str:
+def describe_lines(report: Report, site: str) -> str:
     """The lines of the program that make a sample, a batch, and the loader at `site`, as far as known."""
     loaders = [rank.primary for rank in report.ranks if rank.primary is not None]
     lines = [line for loader in loaders for line in (loader.item, loader.collate)]
     return ", ".join(dict.fromkeys(filter(None, [*lines, site])))
 
 
-def told_of(fixes: Sequence[Fix]) -> Told | None:
-    """What the report told of the first fix: of several nothing is told together."""
+def promised_gain(fixes: Sequence[Fix]) -> Told | None:
+    """What the report promised of the first fix; it promises nothing of several together."""
     fix = fixes[0]
     if len(fixes) > 1 or fix.speedup is None or fix.gain_ms_per_step is None:
         return None

@@ -1,4 +1,4 @@
-"""What the user asks of a trial, and how one ends before it has shown anything."""
+"""What the user asks of a trial."""
 
 from __future__ import annotations
 
@@ -42,11 +42,3 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--bare: nobody ends an untraced run after --steps", "leave one of both out")
         if self.runs < 2 * FEWEST_PAIRS:
             raise UsageError(f"--runs {self.runs} prove nothing", f"give {2 * FEWEST_PAIRS} or more")
-
-
-class StopError(Exception):
-    """The trial ends here: why its change cannot be tried, or why no more is known of it."""
-
-    def __init__(self, kind: str, why: str) -> None:
-        super().__init__(why)
-        self.kind = kind

@@ -19,7 +19,7 @@ _MOST_LINKS = 20_000
 def patch_of_trial(session: Path, trial: Trial, kept_open: Sequence[str], written: Sequence[str]) -> Patch:
     """Return the patch of what was proven; the program then reads the copies where they are.
 
-    A directory of which only a part was copied gets links to the rest beside the copies. `written` are the
+    A directory that was copied only in part gets links to the rest next to the copies. `written` are the
     absolute paths of what a run writes.
 
     Raises:
@@ -33,14 +33,14 @@ def patch_of_trial(session: Path, trial: Trial, kept_open: Sequence[str], writte
 
     if not trial.data:
         return made(None)
-    found = Patch()
+    patch = Patch()
     if len(trial.data) == 1:
-        found = made((trial.data[0].path, trial.data[0].new_path))
-        if is_made(found):
-            return found
+        patch = made((trial.data[0].path, trial.data[0].new_path))
+        if is_made(patch):
+            return patch
     folder, place = _folders(trial.data)
     if why_not := _no_stand_in(folder, place, trial.data, written):
-        return found if found.why_not else Patch(why_not=why_not)
+        return patch if patch.why_not else Patch(why_not=why_not)
     links: list[str] = []
     try:
         for link in _missing(folder, place, {each.path for each in trial.data}):
@@ -51,8 +51,8 @@ def patch_of_trial(session: Path, trial: Trial, kept_open: Sequence[str], writte
             links.append(link)
     except OSError as error:
         return _without(links, Patch(why_not=f"the copies cannot be completed by links: {error}"))
-    found = made((folder, place))
-    return found if is_made(found) else _without(links, found)
+    patch = made((folder, place))
+    return patch if is_made(patch) else _without(links, patch)
 
 
 def is_made(patch: Patch) -> bool:
@@ -78,7 +78,7 @@ def _paths(data: Sequence[Data]) -> tuple[list[str], list[str]]:
 
 
 def _no_stand_in(folder: str, place: str, data: Sequence[Data], written: Sequence[str]) -> str:
-    """Say why the directory of the copies cannot stand for that of the data; "" where it can."""
+    """Say why the directory of the copies cannot replace that of the data; "" where it can."""
     for each in data:
         if os.path.relpath(each.path, folder) != os.path.relpath(os.path.realpath(each.new_path), place):
             return "the copies are not laid out as the data is"

@@ -34,7 +34,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     only: list[str]
 
 
-def program_of(session: Session, report: Report, command: Sequence[str]) -> Program:
+def find_program(session: Session, report: Report, command: Sequence[str]) -> Program:
     """Find the session's program; `command` replaces the recorded one.
 
     Raises:
@@ -73,8 +73,8 @@ def program_of(session: Session, report: Report, command: Sequence[str]) -> Prog
 def _check_start(words: Sequence[str], directory: str, remedy: str) -> None:
     """Refuse a command whose program, or Python script, is not there."""
     first = words[0]
-    found = os.path.join(directory, first) if "/" in first else shutil.which(first)
-    if not found or not os.path.exists(found):
+    program = os.path.join(directory, first) if "/" in first else shutil.which(first)
+    if not program or not os.path.exists(program):
         raise UsageError(f"the program {first} is not found", remedy)
     script = words[1] if len(words) > 1 and os.path.basename(first).startswith("python") else ""
     if script.endswith(".py") and not os.path.exists(os.path.join(directory, script)):
@@ -86,7 +86,7 @@ def _wrote(report: Report, session: Session) -> list[str]:
 
     What they wrote without opening it is the launcher's: its output, which a trial keeps for itself.
     """
-    found: dict[str, int] = {}
+    written: dict[str, int] = {}
     for rank in report.ranks:
         for file in rank.io.files if rank.io is not None else []:
             path = session.paths.absolute(file.path)
@@ -96,8 +96,8 @@ def _wrote(report: Report, session: Session) -> list[str]:
                 and os.path.isfile(path)
                 and not path.startswith(("/dev/", "/proc/"))
             ):
-                found[file.path] = max(found.get(file.path, 0), file.write_bytes or 0)
-    return sorted(found, key=lambda path: -found[path])
+                written[file.path] = max(written.get(file.path, 0), file.write_bytes or 0)
+    return sorted(written, key=lambda path: -written[path])
 
 
 def offline(directory: Path) -> dict[str, str]:

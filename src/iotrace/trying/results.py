@@ -53,7 +53,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What the report told before: an interval of how many times as fast, or (`low` is None) a bound.
+    """What the report said before: an interval of how many times as fast, or (`low` is None) a bound.
 
     `about`: `low` is with all else as it was, and no bound; `high` is None where nothing bounds it.
     """
@@ -64,7 +64,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Untried(msgspec.Struct, frozen=True, kw_only=True):
-    """A fix that stands before the one that was tried; `where` are lines of the program."""
+    """A fix that is listed before the one that was tried; `where` are lines of the program."""
 
     fix: str
     text: str
@@ -86,7 +86,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     `measured` says of what the times are: `step`, `loop` (with all between steps) or `run` (the whole
     command). `kind` is what came of it; `proven` that it is faster beyond chance. `gain_unqueued` is
-    of the same steps without all queueing for a CPU, beside other programs: None where it was not looked at.
+    of the same steps without all queueing for a CPU, where other programs ran: None where it was not needed.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -116,3 +116,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     untried: list[Untried] = []
     warnings: list[str] = []
     complete: bool = False
+
+
+class StopError(Exception):
+    """The trial ends here: why its change cannot be tried, or why no more is known of it."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind

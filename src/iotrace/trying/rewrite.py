@@ -65,7 +65,7 @@ def slabs(shape: tuple[int, ...], rows: int) -> Iterator[tuple[slice, ...]]:
         yield (slice(start, min(start + max(1, rows), shape[0])),)
 
 
-def rows_of(array: Any) -> int:
+def rows_at_once(array: Any) -> int:
     """Rows that fill a slab."""
     row_bytes = array.nbytes // array.shape[0] if array.shape and array.shape[0] else 1
     return max(1, _SLAB_BYTES // max(1, row_bytes))
@@ -79,27 +79,27 @@ def hdf5_pair(job: Job, target: str, mode: str) -> Iterator[tuple[Any, Any]]:
 
 
 def hdf5_pieces(array: Any) -> Iterable[Any]:
-    return array.iter_chunks() if array.chunks else slabs(array.shape, rows_of(array))
+    return array.iter_chunks() if array.chunks else slabs(array.shape, rows_at_once(array))
 
 
 def hdf5_arrays(file: Any, job: Job) -> dict[str, list[int] | None]:
-    """Return the datasets to store anew, each with its chunks; None: they stay as they are."""
+    """Return the datasets to store again, each with its chunks; None: they stay as they are."""
     if job["how"] == "chunks":
         return {name: list(chunk) for name, chunk in job["arrays"].items()}
-    found: dict[str, list[int] | None] = {}
+    arrays: dict[str, list[int] | None] = {}
 
     def look(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and item.compression in _PACKERS:
-            found[name] = None
+            arrays[name] = None
 
     file.visititems(look)
-    if not found:
+    if not arrays:
         raise RefusedError("none of its datasets is compressed")
-    return found
+    return arrays
 
 
 def hdf5_room(job: Job) -> int:
-    """The whole file stays in the copy, dead parts included; each dataset anew, at most as it is decoded."""
+    """The whole file stays in the copy, dead parts included; each dataset again, decoded at most."""
     with h5py.File(job["source"], "r") as file:
         packed = job["how"] == "chunks"
         names = hdf5_arrays(file, job)
@@ -159,12 +159,12 @@ def hdf5_equal(job: Job, target: str) -> bool:
 
 
 def zarr_room(job: Job) -> int:
-    found = 0
+    room = 0
     for name in job["arrays"]:
         where = os.path.join(job["source"], name)
         decoded = zarr.open_array(where, mode="r").nbytes
-        found += decoded if job["how"] == "lighter" else min(decoded, 2 * tree_bytes(where))
-    return found
+        room += decoded if job["how"] == "lighter" else min(decoded, 2 * tree_bytes(where))
+    return room
 
 
 def tree_bytes(root: str) -> int:
@@ -187,7 +187,7 @@ def zarr_store(job: Job, target: str, progress: Callable[[float], None]) -> None
         if hasattr(zarr, "from_array"):
             new = zarr.from_array(
                 where, data=old, chunks=chunks, write_data=False, overwrite=True, attributes=dict(old.attrs),
-                compressors=None if job["how"] == "lighter" else "keep", dimension_names=names_of(old),
+                compressors=None if job["how"] == "lighter" else "keep", dimension_names=dimension_names(old),
             )  # fmt: skip
         elif zarr.__version__.startswith("2."):
             new = zarr.create(
@@ -205,7 +205,7 @@ def zarr_store(job: Job, target: str, progress: Callable[[float], None]) -> None
         zarr.consolidate_metadata(target)
 
 
-def names_of(array: Any) -> Any:
+def dimension_names(array: Any) -> Any:
     """The names of its dimensions, which zarr 3's format has."""
     return getattr(getattr(array, "metadata", None), "dimension_names", None) or None
 
@@ -214,7 +214,7 @@ def aligned(array: Any, chunks: tuple[int, ...]) -> int:
     """Rows that fill whole new chunks, and old ones where these are not too large."""
     new, old = (chunks[0], array.chunks[0]) if array.shape else (1, 1)
     rows = max(new, old) if max(new, old) % min(new, old) == 0 else new
-    return int(max(rows, rows_of(array) // rows * rows))
+    return int(max(rows, rows_at_once(array) // rows * rows))
 
 
 def is_consolidated(root: str) -> bool:
@@ -228,10 +228,10 @@ def is_consolidated(root: str) -> bool:
 def zarr_equal(job: Job, target: str) -> bool:
     for name in job["arrays"]:
         one, other = (zarr.open_array(os.path.join(root, name), mode="r") for root in (job["source"], target))
-        about = [(each.shape, each.dtype, dict(each.attrs), names_of(each)) for each in (one, other)]
+        about = [(each.shape, each.dtype, dict(each.attrs), dimension_names(each)) for each in (one, other)]
         if about[0] != about[1]:
             return False
-        rows = max(rows_of(one), one.chunks[0] if one.shape else 1)
+        rows = max(rows_at_once(one), one.chunks[0] if one.shape else 1)
         if not same(one, other, slabs(one.shape, rows)):
             return False
     return True
@@ -301,13 +301,13 @@ def image_room(job: Job) -> int:
 
 
 def image(job: Job, target: str, progress: Callable[[float], None]) -> None:
-    with Image.open(job["source"]) as found:
-        if found.mode not in ("RGB", "L") or getattr(found, "n_frames", 1) > 1:
-            raise RefusedError(f"an image of the mode {found.mode}")
-        if found.getexif().get(_ORIENTATION, 1) != 1:
+    with Image.open(job["source"]) as picture:
+        if picture.mode not in ("RGB", "L") or getattr(picture, "n_frames", 1) > 1:
+            raise RefusedError(f"an image of the mode {picture.mode}")
+        if picture.getexif().get(_ORIENTATION, 1) != 1:
             raise RefusedError("an image whose EXIF data turn it")
-        found.load()
-        found.save(target, format="BMP")
+        picture.load()
+        picture.save(target, format="BMP")
     progress(0.5)
 
 
@@ -353,7 +353,7 @@ def remove(path: str) -> None:
 
 
 def write(number: int, job: Job) -> None:
-    """Write the copy beside its name, look whether it is equal, and only then give it its name."""
+    """Write the copy next to its name, look whether it is equal, and only then give it its name."""
     _, make, is_equal = FORMATS[job["format"]]
     target = job["target"]
     os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)

@@ -33,17 +33,23 @@ from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.schedule import Sweep, open_sweep
 from iotrace.sweeps.tune.candidates import Budget
 from iotrace.trying.copied import Copied
-from iotrace.trying.copies import Job, jobs_of
-from iotrace.trying.fixes import Choice, choose, lines_of
-from iotrace.trying.in_place import put_in_place
-from iotrace.trying.intent import intent_of
-from iotrace.trying.options import STEPS, Options, StopError
+from iotrace.trying.copies import Job, list_jobs, put_in_place
+from iotrace.trying.fixes import Choice, choose, describe_lines
+from iotrace.trying.options import STEPS, Options
 from iotrace.trying.patched import patch_of_trial
-from iotrace.trying.program import Program, offline, program_of
-from iotrace.trying.proof import FEWEST_PAIRS, Found, judge, judge_unqueued, looks, times_of
-from iotrace.trying.results import FAILED, PROVEN, RESULT, RUN, STEP, UNCLEAR, Trial
-from iotrace.trying.same_work import check_pair, check_run
-from iotrace.trying.summary import summed_up
+from iotrace.trying.program import Program, find_program, offline
+from iotrace.trying.proof import (
+    FEWEST_PAIRS,
+    Judgement,
+    check_pair,
+    check_run,
+    choose_step_time,
+    judge,
+    judge_unqueued,
+    looks,
+)
+from iotrace.trying.results import FAILED, PROVEN, RESULT, RUN, STEP, UNCLEAR, StopError, Trial
+from iotrace.trying.summary import describe_intent, summed_up
 from iotrace.units import counted, time_span
 
 _MOST_BYTES = 8 << 30  # of data: larger ones are left as they are
@@ -90,9 +96,11 @@ def open_trial(session: Path, wanted: Sequence[str], command: Sequence[str], opt
     sites = [rank.source.description.site for rank in analysis.ranks if rank.source is not None]
     choice = choose(report, wanted, next(filter(None, sites), ""))
     jobs = {
-        job.source: job for change in choice.stored for job in jobs_of(change, report, opened.paths.absolute)
+        job.source: job
+        for change in choice.stored
+        for job in list_jobs(change, report, opened.paths.absolute)
     }
-    program = program_of(opened, report, command)
+    program = find_program(opened, report, command)
     return Trying(session, report, choice, program, list(jobs.values()), options, made=made_loader(analysis))
 
 
@@ -128,7 +136,7 @@ class Trying:
     @property
     def intent(self) -> list[str]:
         """What is tried, and what that does to the user's files: said before anything runs."""
-        return intent_of(self._choice, self._jobs, self._program, self._options.runs, self._steps)
+        return describe_intent(self._choice, self._jobs, self._program, self._options.runs, self._steps)
 
     def check_apply(self) -> None:
         """Refuse before the first run what ``--apply`` would refuse after the last one.
@@ -140,9 +148,9 @@ class Trying:
             check_clean(Path(job.source))
         for fix in self._choice.fixes:
             if fix.change is not None and not fix.change.stored:
-                found = patch_of_fix(self._session, fix, self._made)
-                if found.diff is not None:
-                    check(found)
+                patch = patch_of_fix(self._session, fix, self._made)
+                if patch.diff is not None:
+                    check(patch)
 
     def patch(self, trial: Trial) -> Patch:
         """Return the patch of what was proven; where the data stays in its place, of the copies too.
@@ -171,20 +179,20 @@ class Trying:
             with terminated_by_signals():
                 if self._jobs:
                     tell(copied.write(self._program.python, progress))
-                found = self._prove(sweep, copied, tell)
+                trial = self._prove(sweep, copied, tell)
         except BaseException as error:
             with undisturbed():
                 copied.remove()
                 if isinstance(error, IotraceError) and not was_there:
                     shutil.rmtree(sweep.directory, ignore_errors=True)
                 elif not isinstance(error, IotraceError):
-                    _keep(self._result(sweep, copied, Found(), "interrupted"))
+                    _keep(self._result(sweep, copied, Judgement(), "interrupted"))
             raise
         with undisturbed():
-            if found.kind != PROVEN:
+            if trial.kind != PROVEN:
                 copied.remove()
-            _keep(found)
-        return found
+            _keep(trial)
+        return trial
 
     def _plan(self) -> SweepPlan:
         only = [word for path in self._program.only for word in ("--io", path)]
@@ -205,7 +213,7 @@ class Trying:
         until = time.monotonic() + budget_s
         budget = Budget(budget_s, time.monotonic)
         budget.begin([])
-        looked, found, why = looks(most), Found(), ""
+        looked, judged, why = looks(most), Judgement(), ""
         try:
             for repeat in range(1, most + 1):
                 if not budget.has_room(2):
@@ -223,20 +231,20 @@ class Trying:
                         copied.note_given()
                 check_pair(pair, sweep.runs[0], self._steps)
                 if repeat in looked:
-                    found = judge(times_of(sweep.runs, self._measured), self._choice.params)
-                    if found.is_final:
+                    judged = judge(choose_step_time(sweep.runs, self._measured), self._choice.params)
+                    if judged.is_final:
                         break
         except StopError as stop:
-            stopped = replace(found, kind=stop.kind)
+            stopped = replace(judged, kind=stop.kind)
             return self._result(sweep, copied, stopped, str(stop), complete=stop.kind == FAILED)
         if self._measured == STEP and self._choice.is_of_data_alone:
-            found = judge_unqueued(sweep.runs, self._choice.params, found)
-        if found.gain is None:
+            judged = judge_unqueued(sweep.runs, self._choice.params, judged)
+        if judged.gain is None:
             pairs = counted(len(sweep.runs) // 2, "pair")
             why = f"{pairs} of runs: {FEWEST_PAIRS} are the least; {why}"
-        elif found.kind == UNCLEAR:
+        elif judged.kind == UNCLEAR:
             why = why or f"{len(sweep.runs)} runs do not tell it from chance: --runs gives it more"
-        return self._result(sweep, copied, found, why, complete=True)
+        return self._result(sweep, copied, judged, why, complete=True)
 
     def _one(
         self, sweep: Sweep, copied: Copied, params: dict[str, str], repeat: int, most_s: float
@@ -261,12 +269,14 @@ class Trying:
     def _said(self, run: SweepRun) -> str:
         if not run.ok:
             return f"{run.status}: {run.reason}"
-        (timed,) = times_of([run], self._measured)
+        (timed,) = choose_step_time([run], self._measured)
         if self._measured == RUN or not timed.step_ms:
             return f"{run.seconds:.1f} s"
         return f"{timed.step_ms:.1f} ms a step, {run.seconds:.1f} s in all"
 
-    def _result(self, sweep: Sweep, copied: Copied, found: Found, why: str, complete: bool = False) -> Trial:
+    def _result(
+        self, sweep: Sweep, copied: Copied, judged: Judgement, why: str, complete: bool = False
+    ) -> Trial:
         about = Trial(
             path=str(sweep.directory),
             session=str(self._session),
@@ -282,8 +292,8 @@ class Trying:
             warnings=copied.warnings,
             complete=complete,
         )
-        where = lines_of(self._report, "")
-        return summed_up(about, self._choice, self._report, sweep.runs, self._program.command, found, where)
+        where = describe_lines(self._report, "")
+        return summed_up(about, self._choice, self._report, sweep.runs, self._program.command, judged, where)
 
 
 def _keep(trial: Trial) -> None:
@@ -302,6 +312,6 @@ def in_place(trial: Trial) -> Trial:
     Raises:
         IotraceError: they stay as they are.
     """
-    found = replace(trial, data=put_in_place(trial.data))
-    _keep(found)
-    return found
+    placed = replace(trial, data=put_in_place(trial.data))
+    _keep(placed)
+    return placed

@@ -31,7 +31,7 @@ class RefusedError(Exception):
         self.text, self.status, self.title = text, status, title
 
 
-async def found(index: Index, key: str) -> Entry:
+async def find_entry(index: Index, key: str) -> Entry:
     """Return what the list calls `key`.
 
     Raises:
@@ -52,7 +52,7 @@ def report_task(entry: Entry) -> Task:
     return Task(kind=REPORT, paths=[path], traces=entry.place.kind == TRACE, timelines=timelines)
 
 
-async def form_of(request: Request) -> dict[str, str]:
+async def read_form(request: Request) -> dict[str, str]:
     """Read what a page's form sends.
 
     Raises:

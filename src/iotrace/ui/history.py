@@ -19,14 +19,14 @@ from iotrace.analysis.compare.history import FASTER, OTHER_WORK, UNCLEAR, WORSE
 from iotrace.session import names
 from iotrace.session.liveness import ENDED
 from iotrace.session.manifest import write_atomically
-from iotrace.ui.answers import PATIENCE_S, RefusedError, form_of, found, html, report_task, unfinished
-from iotrace.ui.choosing import histories
+from iotrace.ui.answers import PATIENCE_S, RefusedError, find_entry, html, read_form, report_task, unfinished
 from iotrace.ui.index import Entry, Index
 from iotrace.ui.jobs import Jobs
+from iotrace.ui.lists import histories
 from iotrace.ui.pages import address
 from iotrace.ui.places import BASELINE, SESSION
 from iotrace.ui.tasks import CHECK, HISTORY, REPORT_JSON, Judged, Task
-from iotrace.ui.trend import lines_of
+from iotrace.ui.trend import draw_lines
 
 BASELINES = "baselines"  # the directory of a served one that baselines are set in
 _GROUPS = ("run", "commit", "day")
@@ -36,7 +36,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9._=-]+")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of one commit or day, or a single one: means of what is known, the cause named most often."""
+    """Runs of one commit or day, or a single run: means of what is known, and the most frequent cause."""
 
     label: str
     runs: list[Entry]
@@ -77,7 +77,7 @@ class History:
             groups=_GROUPS,
             count=len(known[program]),
             rows=list(reversed(_rows(runs, by, judged))),
-            lines=lines_of(runs, self._index.standings, 1000.0, 120.0),
+            lines=draw_lines(runs, self._index.standings, 1000.0, 120.0),
             waiting=job.done is None,
             problem="" if job.done is None else job.done.problem,
             keys={str(each.place.path): each.key for each in runs},
@@ -94,7 +94,7 @@ class History:
                 program,
                 runs[-1],
                 len(runs),
-                lines_of(runs, standings, 220.0, 40.0),
+                draw_lines(runs, standings, 220.0, 40.0),
                 all(each.place.path in standings for each in runs[-_MOST_JUDGED:]),
             )
             for program, runs in several
@@ -113,7 +113,7 @@ class History:
 
     async def check(self, request: Request) -> Response:
         """Check a session against the baselines of its program."""
-        entry = await found(self._index, request.query_params.get("of", ""))
+        entry = await find_entry(self._index, request.query_params.get("of", ""))
         baselines = _baselines(await asyncio.to_thread(self._index.entries), entry.work)
         if entry.place.kind != SESSION or entry.is_live or not baselines:
             what = "A session that has ended can be checked, and its program needs a baseline."
@@ -131,7 +131,7 @@ class History:
 
     async def set_baseline(self, request: Request) -> Response:
         """Keep a session's report as a baseline, in a directory of its own below what is served."""
-        entry = await found(self._index, (await form_of(request)).get("of", ""))
+        entry = await find_entry(self._index, (await read_form(request)).get("of", ""))
         if entry.place.kind != SESSION or entry.state != ENDED:
             what = "Only a session whose command ended with exit code 0 can be a baseline."
             raise RefusedError(what, HTTPStatus.OK, "No baseline")
@@ -140,7 +140,7 @@ class History:
         if job.done.problem or job.done.headline.step_ms is None:
             what = job.done.problem or "The session has no measured steps: it cannot be a baseline."
             raise RefusedError(what, HTTPStatus.OK, "No baseline")
-        root = self._index.root_of(entry.place.path)
+        root = self._index.find_root(entry.place.path)
         if root is None:
             what = "The served directory is the session itself. Serve the one above it to keep baselines."
             raise RefusedError(what, HTTPStatus.OK, "No baseline")
@@ -155,7 +155,7 @@ class History:
 
 
 def _keep(directory: Path, entry: Entry, report: Path) -> None:
-    """Write a baseline beside the others, never through a link."""
+    """Write a baseline next to the others, never through a link."""
     directory.mkdir(names.DIRECTORY_MODE, exist_ok=True)
     if os.path.islink(directory):
         raise OSError(0, f"{directory.name} is a link")
@@ -165,8 +165,8 @@ def _keep(directory: Path, entry: Entry, report: Path) -> None:
 
 
 def _baselines(entries: Iterable[Entry], work: str) -> list[Entry]:
-    found = [each for each in entries if each.place.kind == BASELINE and not each.problem]
-    own = [each for each in found if each.work == work and each.place.path.exists()]
+    baselines = [each for each in entries if each.place.kind == BASELINE and not each.problem]
+    own = [each for each in baselines if each.work == work and each.place.path.exists()]
     return sorted(own, key=lambda each: each.started_ns or 0)
 
 

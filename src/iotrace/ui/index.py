@@ -14,7 +14,7 @@ import msgspec
 from iotrace.analysis.compare.same_work import command_of
 from iotrace.errors import IotraceError
 from iotrace.session import names
-from iotrace.session.hangs import COMPUTING, HUNG, status_of
+from iotrace.session.hangs import COMPUTING, HUNG, read_status
 from iotrace.session.listing import Headline, listed
 from iotrace.session.liveness import ENDED, KILLED, RUNNING, UNKNOWN
 from iotrace.session.masks import masked
@@ -91,18 +91,18 @@ class Index:
             self.forget()
             self.entries()
         with self._lock:
-            found = self._entries.get(key)
-            if found is None or not found.place.path.exists():
+            entry = self._entries.get(key)
+            if entry is None or not entry.place.path.exists():
                 return None
-            found = self._entries[key] = self._entry(found.place)
-            return found
+            entry = self._entries[key] = self._entry(entry.place)
+            return entry
 
     def has_baseline(self, work: str) -> bool:
         """Whether the list holds a baseline of the same work."""
         known = self._entries.values()
         return any(each.work == work and each.state == BASELINE and not each.problem for each in known)
 
-    def root_of(self, path: Path) -> Path | None:
+    def find_root(self, path: Path) -> Path | None:
         """Return the served directory that `path` lies below; None where it is that itself."""
         return next((root for root in self._places.roots if root in path.parents), None)
 
@@ -114,7 +114,7 @@ class Index:
             self._looked = 0.0
 
     def forget(self) -> None:
-        """Look anew at the next question."""
+        """Look again at the next question."""
         with self._lock:
             self._looked = 0.0
 
@@ -142,13 +142,13 @@ def _signature(place: Place) -> tuple[int, ...]:
     signs: tuple[str, ...] = _SIGNS if place.kind == SESSION else ("",)
     if place.kind in (SWEEP, TUNE):
         signs = (names.SWEEP_RESULT, names.TUNE_RESULT)
-    found = []
+    times = []
     for sign in signs:
         try:
-            found.append(os.lstat(os.path.join(place.path, sign) if sign else place.path).st_mtime_ns)
+            times.append(os.lstat(os.path.join(place.path, sign) if sign else place.path).st_mtime_ns)
         except OSError:
-            found.append(0)
-    return tuple(found)
+            times.append(0)
+    return tuple(times)
 
 
 def _read(place: Place) -> Entry:
@@ -169,32 +169,32 @@ def _read(place: Place) -> Entry:
 
 
 def _session(place: Place) -> Entry:
-    found = listed(place.path, place.key)
-    if found.problem is not None:
-        return Entry(place=place, state=DAMAGED, problem=found.problem)
-    state = found.state
-    if state == ENDED and found.exit_code:
+    session = listed(place.path, place.key)
+    if session.problem is not None:
+        return Entry(place=place, state=DAMAGED, problem=session.problem)
+    state = session.state
+    if state == ENDED and session.exit_code:
         state = FAILED
-    verdict, headline = found.verdict, found.headline or Headline()
+    verdict, headline = session.verdict, session.headline or Headline()
     if state == RUNNING:
         with suppress(IotraceError):
-            status = status_of(place.path)
+            status = read_status(place.path)
             state = status.state
             if state in HANGS and status.text:
                 why = status.text[1].strip() if status.text[1:] else None  # who holds the others up is first
                 verdict, headline = status.text[0], Headline(why=why)
     return Entry(
         place=place,
-        program=_program(found.argv),
-        work=_work(found.argv),
+        program=_program(session.argv),
+        work=_work(session.argv),
         verdict=verdict,
         headline=headline,
         state=state,
-        started_ns=found.started_ns,
-        seconds=found.seconds,
-        host=found.host,
-        bytes=found.bytes,
-        commit=found.commit,
+        started_ns=session.started_ns,
+        seconds=session.seconds,
+        host=session.host,
+        bytes=session.bytes,
+        commit=session.commit,
     )
 
 
@@ -219,34 +219,34 @@ class _Kept(msgspec.Struct):
 
 def _baseline(place: Place) -> Entry:
     try:
-        found = msgspec.json.decode(read_whole(place.path), type=_Kept)
+        report = msgspec.json.decode(read_whole(place.path), type=_Kept)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Entry(place=place, state=DAMAGED, problem="is no report that this iotrace reads")
     return Entry(
         place=place,
-        program=_program(found.session.argv),
-        work=_work(found.session.argv),
-        verdict=found.verdict.text,
-        headline=Headline(verdict_class=found.verdict.kind),
+        program=_program(report.session.argv),
+        work=_work(report.session.argv),
+        verdict=report.verdict.text,
+        headline=Headline(verdict_class=report.verdict.kind),
         state=BASELINE,
-        started_ns=found.session.started_ns,
-        host=found.session.host,
+        started_ns=report.session.started_ns,
+        host=report.session.host,
         bytes=place.path.stat().st_size,
-        commit=found.session.commit,
+        commit=report.session.commit,
     )
 
 
 def _sweep(place: Place) -> Entry:
-    found = kept(place.path)
-    if found is None:
+    result = kept(place.path)
+    if result is None:
         return Entry(place=place, state=DAMAGED, problem="its result is damaged")
     return Entry(
         place=place,
-        program=_program(found.argv),
-        work=_work(found.argv),
-        verdict=found.verdict.text,
+        program=_program(result.argv),
+        work=_work(result.argv),
+        verdict=result.verdict.text,
         headline=Headline(verdict_class=place.kind),
-        state=ENDED if found.complete else UNKNOWN,
+        state=ENDED if result.complete else UNKNOWN,
     )
 
 

@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from iotrace.session import names
-from iotrace.ui.contents import content_of
-from iotrace.ui.tasks import DONE, Done, Task, decoded, encoded
+from iotrace.ui.tasks import DONE, Done, Task, decoded, encoded, hash_content
 
 _AT_ONCE = 2
 _MOST_SECONDS = 600.0
@@ -51,7 +50,7 @@ class Jobs:
 
     async def get(self, task: Task, seconds: float) -> Job:
         """Return the task's job; waits at most `seconds` for its end."""
-        content = await asyncio.to_thread(content_of, map(Path, [*task.paths, *task.baselines]))
+        content = await asyncio.to_thread(hash_content, map(Path, [*task.paths, *task.baselines]))
         name = hashlib.sha256(encoded(task) + content).hexdigest()[:24]
         job = self._jobs.get(name)
         if job is None:

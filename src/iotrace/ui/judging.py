@@ -24,8 +24,7 @@ from iotrace.session.listing import Headline
 from iotrace.session.manifest import write_atomically
 from iotrace.session.reading import read_whole
 from iotrace.sources.session import open_session
-from iotrace.ui.contents import content_of
-from iotrace.ui.tasks import Done, Judged, Said, Shown, Task, encoded
+from iotrace.ui.tasks import Done, Judged, Said, Shown, Task, encoded, hash_content
 
 _WORSE_BY_PCT = 5.0
 
@@ -40,27 +39,27 @@ class _Analysed(msgspec.Struct):
 
 def _analysed(path: Path, directory: Path) -> _Analysed:
     """Return the report of a session as plain data; it is made once for the same content."""
-    kept = directory.parent / "reports" / f"{content_of([path]).hex()}.json"
+    kept = directory.parent / "reports" / f"{hash_content([path]).hex()}.json"
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(kept.read_bytes(), type=_Analysed)
     report = analyse(SessionAnalysis(open_session(path)))
     plain = json.loads(encode_json(report))
-    found = _Analysed(plain, report.verdict.text, headline_of(report))
+    analysed = _Analysed(plain, report.verdict.text, headline_of(report))
     with suppress(OSError):
         kept.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
-        write_atomically(kept, encoded(found))
-    return found
+        write_atomically(kept, encoded(analysed))
+    return analysed
 
 
 def history(task: Task, directory: Path) -> Done:
     """Analyse sessions of one program, the oldest first, and judge each by those before it."""
-    found = []
+    runs = []
     for path in task.paths:
         with suppress(IotraceError, OSError):  # deleted meanwhile, damaged: the list says so
-            found.append((path, _analysed(Path(path), directory)))
+            runs.append((path, _analysed(Path(path), directory)))
     judged = [
         Judged(path=path, verdict=each.verdict, headline=each.headline, standing=standing)
-        for (path, each), standing in zip(found, standings([each.report for _, each in found]), strict=True)
+        for (path, each), standing in zip(runs, standings([each.report for _, each in runs]), strict=True)
     ]
     return Done(judged=judged)
 

@@ -1,4 +1,4 @@
-"""Runs that go on: a process of its own looks at each that somebody asks for, and tells what it sees."""
+"""Runs that go on: a process of its own looks at each that somebody asks for, and says what it sees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 from iotrace.analysis.pulse import Pulse
 from iotrace.analysis.results.top import Top
 from iotrace.errors import IotraceError
-from iotrace.session.hangs import WAITS_FOR_WORK, WAITS_FOR_WORKERS, Status, status_of
+from iotrace.session.hangs import WAITS_FOR_WORK, WAITS_FOR_WORKERS, Status, read_status
 
 _LINE_BYTES = 64 << 20
 _PATIENCE_S = 60.0  # nobody has asked: the looking ends
@@ -26,9 +26,9 @@ _CODE = "import sys; sys.path[:] = {path!r}; from iotrace.ui.live import look; l
 
 
 class Look:
-    """What was seen last of a run: `top`, what is told of a hang, its stacks; its `pulse` every second.
+    """What was seen last of a run: `top`, what is known of a hang, its stacks; its `pulse` every second.
 
-    `holds_up` is the rank that a hang is told of first: the others wait for it; None where that is unknown.
+    `holds_up` is the rank that is named first in a hang: the others wait for it; None where that is unknown.
     `number` counts the looks, `news` tells those who wait of looks and pulses.
     """
 
@@ -65,7 +65,7 @@ class Feeds:
         return look
 
     async def follow(self, path: Path) -> AsyncIterator[Look]:
-        """Yield what is seen at each look and pulse, until the run is over; without news the same again."""
+        """Yield what each look and pulse sees, until the run is over; without news the same again."""
         look = self.of(path)
         while True:
             yield look
@@ -108,11 +108,11 @@ class Feeds:
                         look.number += 1
                 if time.monotonic() - hang_at > _HANG_EVERY_S:
                     with suppress(IotraceError, OSError):
-                        found = await asyncio.to_thread(status_of, path)
-                        told = found.state, found.text, _stacks(found)
+                        status = await asyncio.to_thread(read_status, path)
+                        told = status.state, status.text, _stacks(status)
                         if told != (look.state, look.hang, look.stacks):
                             look.state, look.hang, look.stacks = told
-                            look.holds_up = holds_up(found)
+                            look.holds_up = holds_up(status)
                             look.number += 1
                     hang_at = time.monotonic()
                 await self._tell(look)
@@ -134,7 +134,7 @@ class Feeds:
 
 
 def holds_up(status: Status) -> int | None:
-    """Return the rank that others wait for in a hang that lasts; None where all wait, or it is not seen."""
+    """Return the rank that others wait for in a hang that goes on; None where all wait, or it is unknown."""
     blocked = [each for hang in status.hangs if not hang.resumed for each in hang.processes]
     ranks = {each.pid: each.rank for each in blocked if each.rank is not None}
     for each in blocked:
@@ -161,7 +161,7 @@ def look() -> None:
     """Write a line of JSON a second of the session on the command line, until its run has ended."""
     from iotrace.analysis.looks import looks_and_pulses
 
-    for found in looks_and_pulses(Path(sys.argv[1]), _MOST_CPU):
-        kind = _PULSE if isinstance(found, Pulse) else _LOOK
-        sys.stdout.buffer.write(kind + msgspec.json.encode(found) + b"\n")
+    for message in looks_and_pulses(Path(sys.argv[1]), _MOST_CPU):
+        kind = _PULSE if isinstance(message, Pulse) else _LOOK
+        sys.stdout.buffer.write(kind + msgspec.json.encode(message) + b"\n")
         sys.stdout.buffer.flush()

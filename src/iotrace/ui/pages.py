@@ -31,11 +31,11 @@ def page(template: str, **shown: Any) -> str:
 
 
 def framed(report: str, **shown: Any) -> tuple[str, str]:
-    """Put the bar that leads to other views on top of a page of `iotrace report --html`; also its policy."""
+    """Put the bar with links to other views on top of a page of `iotrace report --html`; also its policy."""
     bar = page("bar.html", style=Markup(style("bar.css")), **shown)
     head, _, rest = report.partition(_BODY)
-    found = _HEADER_POLICY.search(head)
-    policy = found[1] if found else "default-src 'none'"
+    match = _HEADER_POLICY.search(head)
+    policy = match[1] if match else "default-src 'none'"
     return f"{head}{_BODY}{bar}{rest}", f"{policy}; frame-ancestors 'none'"
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from iotrace.session import names
 from iotrace.session.reading import open_regular
-from iotrace.session.serving import MOST_DEPTH, key_of, prefixes
+from iotrace.session.serving import MOST_DEPTH, find_key, prefixes
 
 SESSION, SWEEP, TUNE, TRACE, CLOSED = "session", "sweep", "tune", "trace", "closed"
 BASELINE = "baseline"  # a report that `iotrace check --save-baseline` wrote, or `iotrace report --json`
@@ -47,14 +47,14 @@ class Places:
         """Yield what is there now."""
         for root, prefix in zip(self.roots, prefixes(self.roots), strict=True):
             for kind, path, in_series in self._below(str(root), MOST_DEPTH, in_series=False):
-                if (key := key_of(Path(path), root, prefix)) is not None:
+                if (key := find_key(Path(path), root, prefix)) is not None:
                     yield Place(key, kind, Path(path), in_series)
 
     def _below(self, directory: str, depth: int, *, in_series: bool) -> Iterator[tuple[str, str, bool]]:
         """Yield kinds and paths, and whether a series holds them; a session holds no others."""
         try:
-            with os.scandir(directory) as found:
-                entries = sorted(found, key=lambda each: each.name)
+            with os.scandir(directory) as listing:
+                entries = sorted(listing, key=lambda each: each.name)
         except OSError:
             yield CLOSED, directory, in_series
             return
@@ -84,11 +84,11 @@ class Places:
             return None
         known = entry.path, status.st_mtime_ns, status.st_size
         if known not in self._kinds:
-            self._kinds[known] = _kind_of(Path(entry.path))
+            self._kinds[known] = _tell_kind(Path(entry.path))
         return self._kinds[known]
 
 
-def _kind_of(path: Path) -> str | None:
+def _tell_kind(path: Path) -> str | None:
     try:
         with open_regular(path, inside=True) as file:
             if path.suffix == ".gz":

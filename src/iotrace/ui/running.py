@@ -16,7 +16,7 @@ from iotrace.export.metrics import CONTENT_TYPE, metrics_text
 from iotrace.report.page.charts import HEIGHT, bars
 from iotrace.report.words import forecast_texts
 from iotrace.ui import pages
-from iotrace.ui.answers import found
+from iotrace.ui.answers import find_entry
 from iotrace.ui.index import HANGS, Entry, Index
 from iotrace.ui.live import Feeds, Look
 
@@ -34,7 +34,7 @@ class Running:
 
     async def events(self, request: Request) -> Response:
         """Send what a run's page shows whenever it has changed, and at last that the run is over."""
-        entry = await found(self._index, request.query_params.get("of", ""))
+        entry = await find_entry(self._index, request.query_params.get("of", ""))
         return StreamingResponse(self._events(entry), media_type="text/event-stream")
 
     async def _events(self, entry: Entry) -> AsyncIterator[bytes]:

@@ -1,13 +1,22 @@
-"""What the server asks of the process that analyses, and what that answers: plain data, as JSON."""
+"""What the server asks of the process that analyses, and what that answers: plain data, as JSON.
+
+An answer is kept as long as `hash_content` tells no change of what it was made from.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from iotrace.analysis.compare.results import Standing
+from iotrace.session import names
 from iotrace.session.listing import Headline
 from iotrace.viewer.view import View
 
@@ -20,7 +29,7 @@ _Kind = TypeVar("_Kind")
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What to make of `paths`: sessions, or traces where `traces` says so. `at` chooses a timeline's view.
 
-    `timelines` are the addresses of those of the runs that the page is about.
+    `timelines` are the addresses of the timelines of the runs on the page.
     `baselines` are reports that were kept: what to check a session against, or what to show.
     """
 
@@ -35,7 +44,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """A table of a view as its tab shows it; `looks`: each row's place in the timeline, as (--around, 7).
 
-    `meanings`: headings, and what stands below them.
+    `meanings`: headings, and what the columns below them mean.
     """
 
     title: str
@@ -92,3 +101,20 @@ def decoded(data: bytes, kind: type[_Kind]) -> _Kind:
         ValueError: it is no JSON, or of another kind.
     """
     return msgspec.convert(json.loads(data), kind)
+
+
+def hash_content(paths: Iterable[Path]) -> bytes:
+    """Hash the files' names, sizes and times; what readers make of a session is no part."""
+    digest = hashlib.sha256()
+    for path in paths:
+        tree = os.walk(path) if path.is_dir() else iter([(str(path.parent), list[str](), [path.name])])
+        for root, directories, files in tree:
+            if Path(root) == path and names.OUT in directories:
+                directories.remove(names.OUT)
+            directories.sort()
+            for name in sorted(set(files) - {names.COSTS, names.FILES}):
+                with suppress(OSError):  # deleted meanwhile
+                    status = os.lstat(os.path.join(root, name))
+                    line = f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0"
+                    digest.update(os.fsencode(os.path.join(root, "")) + os.fsencode(line))
+    return digest.digest()

@@ -33,7 +33,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def lines_of(
+def draw_lines(
     runs: Sequence[Entry], standings: Mapping[Path, str], width: float, height: float
 ) -> Lines | None:
     """Draw `runs`, the oldest on the left; None where fewer than two of them have figures."""
@@ -47,10 +47,10 @@ def lines_of(
         return {
             each.key: (
                 round(_MARGIN + number * step, 1),
-                round(height - _MARGIN - (height - 2 * _MARGIN) * min(1.0, found / top), 1),
+                round(height - _MARGIN - (height - 2 * _MARGIN) * min(1.0, known / top), 1),
             )
             for number, each in enumerate(shown)
-            if (found := value(each)) is not None
+            if (known := value(each)) is not None
         }
 
     rate = places(lambda each: each.headline.steps_per_second, most)

@@ -1,4 +1,4 @@
-"""The process that analyses: one task, then it ends. What it makes lies in a directory of the server's.
+"""The process that analyses: one task, then it ends. What it makes is in a directory of the server's.
 
 It has a bound of memory: a session that needs more blocks nobody else.
 """
@@ -99,7 +99,7 @@ def _write_view(directory: Path, name: str, tables: Sequence[Table]) -> None:
 
 
 def _shown(table: Table, of: str) -> Shown:
-    """The first text stands first: a phone shows the left."""
+    """The first text comes first: a phone shows the left."""
     from iotrace.report.blocks import cells_of
 
     first = next((field for field in table.fields if field.is_text), None)
@@ -160,13 +160,13 @@ def _comparison(task: Task, directory: Path) -> Done:
         from iotrace.report.page.results import comparison_page
         from iotrace.sources.session import open_session
 
-        found = [SessionAnalysis(open_session(path)) for path in map(Path, task.paths)]
+        analyses = [SessionAnalysis(open_session(path)) for path in map(Path, task.paths)]
         both = [
             basis_of(msgspec.to_builtins(analyse(each)), path)
-            for each, path in zip(found, map(Path, task.paths), strict=True)
+            for each, path in zip(analyses, map(Path, task.paths), strict=True)
         ]
         result = compare(both[0], both[1])
-        sides = [side_steps(each, result.rank) for each in found]
+        sides = [side_steps(each, result.rank) for each in analyses]
         page = comparison_page(result, sides, task.timelines)
     (directory / PAGE).write_bytes(page.encode(errors="replace"))
     return Done()

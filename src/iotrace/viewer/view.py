@@ -1,6 +1,6 @@
 """What a reader of a timeline sees first: a stretch of time, a selected slice, which groups are open.
 
-What stands below the tracks at first sight, as queries: Perfetto shows the rows of one.
+What is shown below the tracks at first, as queries: Perfetto shows the rows of one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from iotrace.errors import UsageError
-from iotrace.session.listing import title_of
+from iotrace.session.listing import session_title
 
 if TYPE_CHECKING:
     from iotrace.analysis.device.activity import Activity
@@ -60,8 +60,8 @@ def of_rows(rows: Sequence[tuple[str, str]]) -> str:
     if not rows:
         return ""
     (label, text), *others = [tuple(map(_quoted, row)) for row in rows]
-    found = [f"select {label} as iotrace, {text} as says"]
-    return " union all ".join([*found, *(f"select {label}, {text}" for label, text in others)])
+    selects = [f"select {label} as iotrace, {text} as says"]
+    return " union all ".join([*selects, *(f"select {label}, {text}" for label, text in others)])
 
 
 def _quoted(text: str) -> str:
@@ -89,7 +89,7 @@ _LEAST_IDLE_MARGIN_NS = 50_000
 class View(msgspec.Struct, frozen=True):
     """Times in ns as the trace has them; None where the whole trace is shown. `what` says it in words.
 
-    Patterns name tracks; those of one of `pinned` stand above those of the next.
+    Patterns name tracks; those of one of `pinned` are above those of the next.
     """
 
     what: str
@@ -97,7 +97,7 @@ class View(msgspec.Struct, frozen=True):
     pinned: Sequence[str]
     shown_ns: tuple[int, int] | None = None
     selected_ns: tuple[int, int] | None = None  # a slice's start and duration
-    query: str = ""  # its rows stand below the tracks
+    query: str = ""  # its rows are below the tracks
 
     def fragment(self, **more: str) -> str:
         """Return what follows the address of Perfetto's page."""
@@ -114,9 +114,9 @@ class View(msgspec.Struct, frozen=True):
 
 
 def view_of_file(path: Path) -> View:
-    """Look at all of a timeline of which no more is known: its devices, without any its processes.
+    """Look at all of a timeline where no more is known: its devices; if it has none, its processes.
 
-    Below the tracks the ranks of bare traces stand beside each other.
+    Below the tracks the ranks of bare traces are side by side.
     """
     names = _names(path)
     groups = _ANY_GROUPS if re.search(rb"GPU \d", names) else f"{_ANY_GROUPS}| · CPU$"
@@ -161,7 +161,7 @@ def view_of_session(analysis: SessionAnalysis, around: str = WORST, batch: int |
 
 
 def view_of_part(analysis: SessionAnalysis, rank: int | None = None, file: str | None = None) -> View:
-    """Look at the longest wait of a rank, or at the longest that a file has a part of.
+    """Look at the longest wait of a rank, or at the longest wait that a file has a part in.
 
     Raises:
         UsageError: there is nothing of the kind.
@@ -186,23 +186,23 @@ def view_at(analysis: SessionAnalysis, at_s: float) -> View:
     """Look at a time of a session, in seconds from its start: at a device's idle time around it, if any."""
     at_ns = analysis.session.manifest.started_ns + round(at_s * 1e9)
     idle = [
-        (rank, found) for rank in analysis.ranks for found in [_idle_around(rank.activities, at_ns)] if found
+        (rank, span) for rank in analysis.ranks for span in [_idle_around(rank.activities, at_ns)] if span
     ]
     if idle:
         rank, (start_ns, end_ns) = idle[0]
         margin_ns = _idle_margin_ns(start_ns, end_ns)
         shown = start_ns - margin_ns, end_ns + margin_ns
-        found = _view(analysis, _idle_text(start_ns, end_ns), [rank], shown, more=_DEVICE_GROUPS)
+        view = _view(analysis, _idle_text(start_ns, end_ns), [rank], shown, more=_DEVICE_GROUPS)
         return msgspec.structs.replace(
-            found,
+            view,
             selected_ns=(start_ns, end_ns - start_ns),
             pinned=_pins(_numbers(analysis, [rank]), _IDLE_PINNED),
         )
     margin_ns = max(*(_step_ns(rank) for rank in analysis.ranks), _LEAST_MARGIN_NS)
-    found = _view(analysis, f"at {at_s:.6f} s", analysis.ranks, (at_ns - margin_ns, at_ns + margin_ns))
-    if found.shown_ns is None:
+    view = _view(analysis, f"at {at_s:.6f} s", analysis.ranks, (at_ns - margin_ns, at_ns + margin_ns))
+    if view.shown_ns is None:
         raise UsageError(f"nothing was recorded {at_s:.6f} s after the start", _AT_HELP)
-    return found
+    return view
 
 
 def view_of_trace(activity: Activity, at_s: float | None) -> View:
@@ -232,7 +232,7 @@ def view_of_trace(activity: Activity, at_s: float | None) -> View:
 
 
 def _idle_around(activities: Sequence[Activity], at_ns: int) -> tuple[int, int] | None:
-    """Find the idle time of a device that a time lies in, within a us: commands state times in us."""
+    """Find the idle time of a device around a time, within a us: commands state times in us."""
     from iotrace.analysis.device.gaps import gaps_of
 
     for activity in activities:
@@ -253,8 +253,8 @@ def _idle_text(start_ns: int, end_ns: int) -> str:
 
 def _longest(waits: list[tuple[RankAnalysis, Waits]]) -> tuple[RankAnalysis, Explained] | None:
     """Find the longest of some waits, and its rank."""
-    found = [(rank, own[int(own.deliveries.wait_ns.argmax())]) for rank, own in waits if len(own)]
-    return max(found, key=lambda pair: pair[1].delivery.wait_ns, default=None)
+    longest = [(rank, own[int(own.deliveries.wait_ns.argmax())]) for rank, own in waits if len(own)]
+    return max(longest, key=lambda pair: pair[1].delivery.wait_ns, default=None)
 
 
 def _at_batch(analysis: SessionAnalysis, batch: int) -> View:
@@ -275,26 +275,26 @@ def _at_wait(analysis: SessionAnalysis, rank: RankAnalysis, wait: Explained, whi
     what = f"{which}batch {delivery.index}{of_rank}, {delivery.wait_ns / 1e6:.1f} ms, {wait.cause}"
     # Perfetto opens the group of the selected wait itself: who made the batch is open, too. Steps and waits
     # are pinned only where there are other ranks to compare with.
-    found = _view(analysis, what, [rank], shown, [delivery.pid or rank.rank.main.pid])
-    pinned = _pins((), _PINNED_OF_ONE) if len(analysis.ranks) == 1 else found.pinned
+    view = _view(analysis, what, [rank], shown, [delivery.pid or rank.rank.main.pid])
+    pinned = _pins((), _PINNED_OF_ONE) if len(analysis.ranks) == 1 else view.pinned
     return msgspec.structs.replace(
-        found, selected_ns=(delivery.wait_start_ns, delivery.wait_ns), pinned=pinned
+        view, selected_ns=(delivery.wait_start_ns, delivery.wait_ns), pinned=pinned
     )
 
 
 def _at_step(analysis: SessionAnalysis, number: int) -> View:
     from iotrace.analysis.page.series import step_numbers
 
-    found = [
+    steps = [
         (rank, step)
         for rank in analysis.ranks
         for step, own in zip(rank.loop.steps, step_numbers(rank.loop.steps), strict=True)
         if own == number
     ]
-    if not found:
+    if not steps:
         count = max((len(rank.loop.steps) for rank in analysis.ranks), default=0)
         raise UsageError(f"the session has no step {number}", f"it has {count} steps, from 0")
-    rank, step = max(found, key=lambda pair: pair[1].duration_ns)
+    rank, step = max(steps, key=lambda pair: pair[1].duration_ns)
     margin_ns = step.end_ns - step.start_ns
     return _view(analysis, f"step {number}", [rank], (step.start_ns - margin_ns, step.end_ns + margin_ns))
 
@@ -309,14 +309,14 @@ def _before_failure(analysis: SessionAnalysis) -> View:
     failed = [rank for rank in analysis.ranks if rank.rank.number == first.rank] or analysis.ranks[:1]
     what = f"before the failure: {first.type}"
     pids = [first.process] if first.process is not None else [rank.rank.main.pid for rank in failed]
-    if not math.isfinite(at_ns):  # a launcher told of it later
+    if not math.isfinite(at_ns):  # a launcher reported it later
         return _view(analysis, what, failed, None, pids)
     until_ns, last_ns = shown_until(analysis.session, int(at_ns))
     shown = int(at_ns) - _BEFORE_FAILURE_NS, until_ns + _AFTER_FAILURE_NS
-    found = _view(analysis, what, failed, None, pids)
+    view = _view(analysis, what, failed, None, pids)
     return msgspec.structs.replace(
-        found,
-        pinned=_pins((), _PINNED_OF_ONE) if len(analysis.ranks) == 1 else found.pinned,
+        view,
+        pinned=_pins((), _PINNED_OF_ONE) if len(analysis.ranks) == 1 else view.pinned,
         shown_ns=_within(analysis, shown, last_ns),
         selected_ns=(int(at_ns), until_ns - int(at_ns)),
         query=of_failures(),
@@ -339,7 +339,7 @@ def _view(
     """Open the groups of `ranks` and processes; pin the waits of all ranks, of many those of these."""
     pids = [rank.rank.main.pid for rank in ranks] if pids is None else pids
     path = analysis.session.path
-    groups = [re.escape(name) + "$" for name in {title_of(path): 1, path.absolute().name: 1}]
+    groups = [re.escape(name) + "$" for name in {session_title(path): 1, path.absolute().name: 1}]
     groups += [rf"rank {rank.rank.number}( \(.*)?$" for rank in ranks]
     groups += [*(rf".* · pid {pid}$" for pid in pids), *more]
     is_open = len(analysis.ranks) == 1 and analysis.ranks[0].rank.main.pid in pids
@@ -354,7 +354,7 @@ def _numbers(analysis: SessionAnalysis, ranks: Sequence[RankAnalysis]) -> list[i
 
 
 def _pins(ranks: Sequence[int], what: str = _PINNED) -> list[str]:
-    """Return a pattern for each of `ranks`, in order: what one matches stands in any order."""
+    """Return a pattern for each of `ranks`, in order: the tracks that one matches come in any order."""
     return [f"^{what}", *(rf"^rank {number}( .*)? · {what}" for number in ranks)]
 
 

@@ -1,4 +1,7 @@
-"""Four threads parse text in Python code: by the interpreter's lock one of them works at a time."""
+"""Four threads parse text in Python code: by the interpreter's lock one of them works at a time.
+
+To parse takes longer than what the loop's own thread waits for its turn: some 5 ms for each of the others.
+"""
 
 import os
 import queue
@@ -18,7 +21,7 @@ KNOWN = {
 
 os.makedirs("data")
 with open("data/table.csv", "w") as file:
-    file.writelines(f"{row},{row * 7 % 1000},{row * 13 % 977}\n" for row in range(30000))
+    file.writelines(f"{row},{row * 7 % 1000},{row * 13 % 977}\n" for row in range(120000))
 
 
 def parse() -> list:

@@ -1,4 +1,4 @@
-"""Four threads read and sleep; another one computes in Python, and has the lock whenever they wake up."""
+"""Four threads read and sleep often; another one computes in Python, and has the lock whenever they wake."""
 
 import os
 import queue
@@ -23,7 +23,8 @@ def count() -> None:
 def fetch() -> None:
     for _ in range(12):
         values = numpy.load("data/one.npy")
-        time.sleep(0.05)
+        for _ in range(20):
+            time.sleep(0.001)
         ahead.put(values)
 
 

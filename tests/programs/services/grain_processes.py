@@ -1,10 +1,12 @@
 """grain with two processes, whose batches come through its own queues; no torch."""
 
+import sys
 import time
 
 import clock
 import grain.python as grain
 import numpy
+from absl import flags
 
 KNOWN = {"steps": 60, "unknown": "allowed", "torch": False, "needs": ["grain"]}
 
@@ -23,9 +25,14 @@ class Slow(grain.MapTransform):
         return item
 
 
-if __name__ == "__main__":
+def train():
     loader = grain.load(Source(), num_epochs=1, transformations=[Slow()], batch_size=4, worker_count=2)
     weights = numpy.zeros(16)
     for batch in clock.steps(loader):
         weights += 1e-9 * batch.mean(axis=0)
         time.sleep(0.008)
+
+
+if __name__ == "__main__":
+    flags.FLAGS(sys.argv)  # grain's own are asked before its processes start
+    train()  # what it leaves ends before the interpreter does

@@ -146,14 +146,16 @@ def item_source(dataset: Any, iterable: bool) -> dict[str, str]:
 
 
 def collate_source(collate: Any) -> dict[str, str]:
-    """Return the function that puts samples together, and its ``file:line``, where it is the program's."""
+    """Return the function that puts samples together, with its ``file:line``; of a library that one alone."""
     try:
         for _ in range(_MOST_WRAPPERS):
             collate = getattr(collate, "func", collate)  # of functools.partial
         name = getattr(collate, "__qualname__", None)
         if name is None:  # an object that is called
             name, collate = f"{type(collate).__name__}.__call__", type(collate).__call__
-        _, site = _origin(collate)
+        library, site = _origin(collate)
+        if library and library != "torch":
+            return {"collate_library": library}
         return {"collate": name.rpartition("<locals>.")[2], "collate_site": site} if site else {}
     except ours(Exception):
         return {}

@@ -11,7 +11,7 @@ from typing import Any
 from iotrace.agent import stacks, training
 from iotrace.agent.dataloader.contents import contents_of
 from iotrace.agent.patching import StandIn, observe
-from iotrace.agent.recording.borders import find_border
+from iotrace.agent.recording.borders import find_border, find_lock_waits
 from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.agent.recording.pauses import watch_collections
 from iotrace.agent.recording.recorder import Recorder
@@ -19,10 +19,18 @@ from iotrace.agent.recording.spans import begin, end_region
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.thread_counts import thread_counts
 from iotrace.session.guard import ours
-from iotrace.session.names import OUTCOMES, PRODUCED_ROW, TENSORS_ROW, WORKER_STATE
+from iotrace.session.names import (
+    LOCKED_ROW,
+    OUTCOMES,
+    PRODUCED_ROW,
+    SENDING_AT,
+    TENSORS_ROW,
+    WORKER_STATE,
+)
 
 _BATCH, _STOP, _ERROR = map(OUTCOMES.index, ("batch", "stop", "error"))
 _SAMPLED_S, _MOST_SAMPLES = 0.05, 64  # of its stack, and of a record: a worker may be ended at any moment
+_LONG_WAIT_NS = 100_000  # for the interpreter
 _MANY_TENSORS = 16  # in a batch: of fewer nothing is written
 
 
@@ -87,6 +95,7 @@ class _Worker:
         self.flush_soon = recorder.flush_soon
         self.generation = 0  # epochs of one iterator with persistent workers
         self.taken_ns = 0
+        self.unsent = True  # nothing is put yet: no thread sends
         self.early = 2  # requests for an index until nothing is left to say about the worker itself
         watched = _watch_number(module, recorder)
         who = {"worker": number, "count": count, "init": init, "watched": watched}
@@ -148,6 +157,28 @@ class _Worker:
             self.flush()
         except ours(Exception) as error:
             self.recorder.absorb(error, "recording a failure")
+
+
+def _watch_sending(queue: Any, recorder: Recorder) -> None:
+    """Record how long the thread that will send what is in `queue` waits for the interpreter before each."""
+    if getattr(queue, "_thread", queue) is not None or "_send_bytes" not in vars(queue):
+        return
+    send, waits, sent_ns = queue._send_bytes, None, 0
+
+    def send_bytes(buf: Any, *args: Any) -> None:
+        nonlocal waits, sent_ns
+        try:
+            waits = waits or find_lock_waits()
+            if waits is not None and waits[0] - sent_ns >= _LONG_WAIT_NS and not recorder.over:
+                waited_ns, now_ns = waits[0] - sent_ns, monotonic_ns()
+                row = LOCKED_ROW, current.thread.tid, now_ns - waited_ns, now_ns, waited_ns
+                recorder.records.append((*row, recorder.text(SENDING_AT)))
+        except ours(Exception) as error:
+            recorder.absorb(error, "recording how a batch is sent")
+        send(buf, *args)
+        sent_ns = 0 if waits is None else waits[0]
+
+    queue._send_bytes = send_bytes
 
 
 class _Number:
@@ -222,6 +253,9 @@ class _DataQueue(StandIn):
         prepared_ns = find_border()[0] = monotonic_ns()
         index, data = item
         worker: _Worker = self._context
+        if worker.unsent:
+            worker.unsent = False
+            _watch_sending(self._of, worker.recorder)
         if isinstance(index, int):  # else the answer to a message
             worker.produced(index, data, prepared_ns)
         self._of.put(item, *args, **kwargs)

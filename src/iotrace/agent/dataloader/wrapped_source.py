@@ -18,6 +18,7 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import begin, end_region, timed
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.torch_profiler import window
+from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
 from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
@@ -117,21 +118,41 @@ class Pass:
 
     def deliver(self, wait_start_ns: int, delivered_ns: int, task: Task | None = None) -> None:
         """Record the batch that the source has just returned; a pool's `task` has made it."""
-        handovers.watch()
-        torch = sys.modules.get("torch")
-        phase, ahead = training.ask_phase() if training.ask_phase is not None else (None, 0)
+        handovers.watched.add(get_ident())
+        torch, recorder, phase, ahead = sys.modules.get("torch"), self.recorder, -1, 0
+        if training.ask_phase is not None:
+            named, ahead = training.ask_phase()
+            phase = -1 if named is None else recorder.text(named)
         # Absent while torch is being imported.
         grad_enabled = None if torch is None else getattr(torch, "is_grad_enabled", None)
         grad = grad_enabled() if grad_enabled is not None else True
-        self._append(
-            (
+        pool, number, submitted_ns, arrived_ns = task or (0, self._delivered, -1, -1)
+        recorder.append_row(
+            (  # in one piece: parts that are put together cost more than all the rest
                 BATCH_ROW,
-                *(self.number, self._epoch, task[0] if task else 0, task[1] if task else self._delivered),
-                *(current.thread.tid, wait_start_ns, delivered_ns),
-                *(grad, training.backward_count, -1 if phase is None else self.recorder.text(phase), ahead),
-                *(-1, -1, *(task[2:] if task else (-1, -1)), -1, wait_start_ns, delivered_ns, -1),
+                self.number,
+                self._epoch,
+                pool,
+                number,
+                current.thread.tid,
+                wait_start_ns,
+                delivered_ns,
+                grad,
+                training.backward_count,
+                phase,
+                ahead,
+                -1,
+                -1,
+                submitted_ns,
+                arrived_ns,
+                -1,
+                wait_start_ns,
+                delivered_ns,
+                -1,
             )
         )
+        if recorder.asleep:
+            recorder.wake()
         self._delivered += 1
         if task is not None and not self._is_loop and self.recorder.loop_stacks is not None:
             self._work_on(self.recorder.loop_stacks)

@@ -38,9 +38,12 @@ class Beside(dict):  # type: ignore[type-arg]
         else:
             self[key] = deque((others, known))
 
-    def let_go(self, thing: Any, last: bool = False) -> Any:
-        """Return what is known of `thing`, the first or the `last` that was put in, and forget it."""
-        found = self.pop(id(thing), None)
+    def let_go(self, thing: Any, last: bool = False, of: Any = None) -> Any:
+        """Return what is known of `thing`, the first or the `last` that was put in, and forget it.
+
+        `of`: who asks has taken out what was known of all of them.
+        """
+        found = self.pop(id(thing), None) if of is None else of
         if found is None:
             return None
         self.count -= 1

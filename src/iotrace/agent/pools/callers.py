@@ -84,6 +84,22 @@ def note_site(code: CodeType, sites: dict[str, str]) -> str:
     return name
 
 
+def name_of(frame: FrameType | None, sites: dict[str, str] | None = None) -> str:
+    """Name the function that runs in a frame; in one of a library the program's that it calls, or itself.
+
+    `sites` gets its line.
+    """
+    if frame is None:
+        return ""
+    code = frame.f_code
+    if whose_file(code.co_filename) == FEEDS:
+        given = given_by_program(frame) or drawn_by(frame)
+        if given is None:
+            return code.co_filename.rpartition("-packages/")[2].partition("/")[0]
+        code = given
+    return called(code) if sites is None else note_site(code, sites)
+
+
 def _attributes(thing: Any) -> list[Any]:
     """Return what an object holds, without running code of the program."""
     try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _WHAT = "recording a result that was awaited"
 
+_PASSED_NS = 700  # a call of a selector costs so much more, between other calls
 _AWAKE = (0, 0)
 # By a thread's id: until when its selector slept, and how long since the last result, in ns.
 _slept: dict[int, tuple[int, int]] = {}
@@ -38,18 +39,20 @@ def hook_selectors(module: Any, recorder: Recorder) -> None:
 
 
 def _select(recorder: Recorder, original: Any) -> Any:
+    passes = recorder.own_times.passed(_PASSED_NS)
+
     def select(self: Any, timeout: float | None = None) -> Any:
-        start_ns = monotonic_ns()
+        passes()
+        start_ns = 0 if timeout == 0 else monotonic_ns()  # most are asked while there is work
         try:
             events = original(self, timeout)
         except BaseException as error:
             hide_frame(error)
             raise
-        tid = current.thread.tid
-        if events and timeout != 0:
-            end_ns = monotonic_ns()
+        if events and start_ns:
+            end_ns, tid = monotonic_ns(), current.thread.tid
             _slept[tid] = end_ns, _slept.get(tid, _AWAKE)[1] + end_ns - start_ns
-        elif _come and (come := _come.pop(tid, None)):
+        elif _come and (come := _come.pop(current.thread.tid, None)):
             try:
                 for task, asked_ns, timed in come:
                     tasks.take(task, asked_ns or monotonic_ns(), False, recorder, of_program=True)

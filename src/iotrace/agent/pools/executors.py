@@ -8,10 +8,11 @@ from itertools import count
 from time import monotonic_ns, thread_time_ns
 
 from iotrace.agent import imports
-from iotrace.agent.patching import TIMED_EVERY, WeakTable, hide_frame, observe, pass_for, patch
+from iotrace.agent.patching import TIMED_EVERY, WeakTable, hide_frame, observe, on_undo, pass_for, patch
 from iotrace.agent.pools import callers, results, tasks
 from iotrace.agent.pools.tasks import Task
 from iotrace.agent.pools.workers import Calls, Worker
+from iotrace.agent.recording import borders
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _WHAT = "recording a task"
 # So many of a library's own tasks in a row, and the next ones of that pool are looked at now and then.
+_PASSED_NS = 2500  # to run one that is not followed costs so much more, between other calls
 _FEW_TASKS, _LOOK_AT_LIBRARYS = 256, 16
 _FINISHED = "FINISHED"  # the state of a future that is done
 
@@ -30,6 +32,11 @@ _fast: set[int] = set()  # the numbers of pools whose tasks are followed no long
 _next_task = count().__next__  # of threads
 # By `get_ident`: the future that a pool's thread works on, whether it is given data, and its beginning.
 _begun: dict[int, tuple[Any, bool, tasks.Begun]] = {}
+
+
+def _forget_session() -> None:
+    for each in _pools.alive():  # which the next session may use
+        _pools.get(each).forget()
 
 
 def _task_of(future: Any) -> Task:
@@ -47,6 +54,7 @@ def hook_futures(module: Any, recorder: Recorder) -> None:
     patch(module.Future, "set_result", partial(_set_result, recorder))
     observe(module, "wait", recorder, _WHAT, before=lambda *_: monotonic_ns(), ended=_waited)
     patch(module, "as_completed", _as_completed)
+    on_undo(_forget_session)
 
 
 def _result(recorder: Recorder, original: Any) -> Any:
@@ -61,7 +69,7 @@ def _result(recorder: Recorder, original: Any) -> Any:
                 hide_frame(error)
                 raise
         was_done = self._state == _FINISHED
-        lock_ns, asked_ns = tasks.lock_wait_ns(), monotonic_ns()
+        lock_ns, asked_ns = borders.lock_wait_ns(), monotonic_ns()
         try:
             value = original(self, timeout)
         except BaseException as error:
@@ -74,7 +82,7 @@ def _result(recorder: Recorder, original: Any) -> Any:
         begun_ns = 0 if counted % TIMED_EVERY else thread_time_ns()
         try:
             tasks.take(task, task.asked_ns or asked_ns, was_done and not task.asked_ns, recorder)
-            tasks.note_lock_wait(lock_ns, asked_ns, recorder)
+            borders.note_lock_wait(lock_ns, asked_ns, recorder)
         except ours(Exception) as error:
             recorder.absorb(error, _WHAT)
         if begun_ns:
@@ -170,12 +178,14 @@ def hook_threads(module: Any, recorder: Recorder) -> None:
 
 def _run(recorder: Recorder, original: Any) -> Any:
     counted, times = 0, recorder.own_times
+    passes = times.passed(_PASSED_NS)
 
     def run(self: Any, *args: Any) -> Any:
         # What is known of a task lies in its future as soon as `submit` returns, if not yet.
         task = self.future.__dict__.get(tasks.OF_FUTURE)
         if recorder.over or task is tasks.UNFOLLOWED or (_fast and task is None):
-            before_ns = tasks.lock_wait_ns()
+            passes()
+            before_ns = borders.lock_wait_ns()
             try:
                 result = original(self, *args)
             except BaseException as error:
@@ -183,7 +193,7 @@ def _run(recorder: Recorder, original: Any) -> Any:
                 raise
             if task is tasks.UNFOLLOWED:
                 try:
-                    tasks.note_queueing(before_ns, recorder)
+                    borders.note_queueing(before_ns, recorder)
                 except ours(Exception) as error:
                     recorder.absorb(error, _WHAT)
             return result

@@ -12,8 +12,8 @@ import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from time import monotonic_ns
 
-from iotrace.agent.patching import has_layer, hide_frame, observe, pass_for, patch
-from iotrace.agent.pools import places, queues, tasks
+from iotrace.agent.patching import has_layer, hide_frame, pass_for, patch
+from iotrace.agent.pools import callers, places, queues, tasks
 from iotrace.agent.pools.callers import PROGRAMS, making, whose_file
 from iotrace.agent.pools.queues import LOOK_EVERY, Channel, maker_of, sample_beside
 from iotrace.agent.recording.recorder import Recorder
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _WHAT = "recording a hand-over"
 _LAYER, _MAKING = "meetings", "making"
+_PASSED_NS = 1500  # to make a condition costs so much more, between other calls
 _MOST_EARLY = 256
 _LOOKS = 3  # at the code of a thread
 _MOST = 256  # of a process that are followed: who makes one for each request makes any number
@@ -88,19 +89,33 @@ def watch(module: Any, recorder: Recorder) -> None:
         (module.Event, {"wait": take, "set": put}),
         (module.Semaphore, {"acquire": take, "__enter__": _same_as_acquire(take), "release": put}),
     ):
-        made = recorder.own_times.sampled(partial(_made, recorder, kind, patches, left, ends))
-        ends.append(observe(kind, "__init__", recorder, _WHAT, after=made, layer=_MAKING))
+        made = partial(_made, recorder, (kind, patches, left, ends))
+        ends.append(patch(kind, "__init__", partial(_noting, recorder, made), _MAKING))
 
 
-def _made(
-    recorder: Recorder, kind: Any, patches: dict[str, Any], left: list[int], ends: list[Any], *seen: Any
-) -> None:
-    _, _, args, _ = seen
-    of = args[0]
-    caller = sys._getframe(3)
-    place = type(of), caller.f_code.co_filename, caller.f_code.co_firstlineno
-    if place in _elsewhere:  # each future has a condition, which the first lines of its class make
-        return
+def _noting(recorder: Recorder, made: Any, original: Any) -> Any:
+    passes = recorder.own_times.passed(_PASSED_NS)
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        passes()
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        try:
+            caller = sys._getframe(1)
+            place = type(self), caller.f_code.co_filename, caller.f_code.co_firstlineno
+            if place not in _elsewhere:  # each future has one, made in the first lines of its class
+                made(self, caller, place)
+        except ours(Exception) as error:
+            recorder.absorb(error, _WHAT)
+
+    return init
+
+
+def _made(recorder: Recorder, about: Any, of: Any, caller: FrameType, place: tuple[type, str, int]) -> None:
+    kind, patches, left, ends = about
     frame = making(of, caller)
     if frame is None or whose_file(frame.f_code.co_filename) != PROGRAMS:
         if frame is caller and len(_elsewhere) < _MOST:
@@ -263,7 +278,7 @@ def _has_put(
         meeting.places |= places.left_by(frame)
         meeting.reads |= places.read_by(frame, whole=True)
     if maker.begun is not None:
-        recorder.spans.append(tasks.span_of(recorder, maker.begun, begun, queues.name_of(frame)))
+        recorder.spans.append(tasks.span_of(recorder, maker.begun, begun, callers.name_of(frame)))
     row = (MADE_ROW, meeting.number, meeting.puts, thread.tid, maker.since_ns, begun[1], 0)
     recorder.records.append(row)
     meeting.puts += 1

@@ -255,7 +255,7 @@ def _made(channel: Channel, known: Stamp, pipe: Any, buf: Any, recorder: Recorde
         return
     if span is not None:
         recorder.spans.append(span)
-    recorder.records.append((MADE_ROW, _number(pipe), _key(buf), *made))
+    recorder.records.append((MADE_ROW, _number(pipe), _key(buf), *made[3:]))
     if _is_stage:
         recorder.flush_soon()  # the process may be ended by a signal
 

@@ -6,8 +6,9 @@ from _functools import partial  # type: ignore[import-not-found]  # `functools` 
 from collections import deque
 from time import monotonic_ns
 
-from iotrace.agent.patching import StandIn, WeakTable, hide_frame, observe, pass_for, patch
+from iotrace.agent.patching import StandIn, WeakTable, hide_frame, observe, on_undo, pass_for, patch
 from iotrace.agent.pools import tasks, workers
+from iotrace.agent.recording import borders
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
@@ -15,6 +16,7 @@ from iotrace.session.names import MADE_ROW
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 _CALL = "_iotrace_call"  # the attribute of a result
@@ -25,6 +27,11 @@ _pools = WeakTable()
 _calling: dict[int, tuple[str, bool, bool, Any]] = {}
 _gathering = WeakTable()  # likewise by a pool, of calls whose results come at once
 _made: dict[int, tasks.Made] = {}  # by job and index: what a thread has made, until its result knows
+
+
+def _forget_session() -> None:
+    for each in _pools.alive():  # which the next session may use
+        _pools.get(each).forget()
 
 
 class _Call:
@@ -46,6 +53,7 @@ def _number(job: int, index: int | None) -> int:
 
 def hook_pool(module: Any, recorder: Recorder) -> None:
     """Patch `module`, ``multiprocessing.pool``, on both sides."""
+    on_undo(_forget_session)
     observe(
         module,
         "worker",
@@ -140,7 +148,7 @@ def _next(recorder: Recorder, original: Any) -> Any:
         was_done = event is not None and event.is_set()
         ident = get_ident()
         waited = tasks.awaited.get(ident)
-        lock_ns, asked_ns = tasks.lock_wait_ns(), monotonic_ns()
+        lock_ns, asked_ns = borders.lock_wait_ns(), monotonic_ns()
         try:
             value = original(self, timeout)
         except BaseException as error:
@@ -154,8 +162,12 @@ def _next(recorder: Recorder, original: Any) -> Any:
                     tasks.awaited.pop(ident, None)  # the call's own
                 else:
                     tasks.awaited[ident] = waited
-                _take(self, call, call.asked_ns or asked_ns, was_done and not call.asked_ns, recorder)
-                tasks.note_lock_wait(lock_ns, asked_ns, recorder)
+                parts = len(value) if call.chunked and type(value) is list else 0
+                was_done = was_done and not call.asked_ns
+                task = _take(self, call, call.asked_ns or asked_ns, was_done, recorder, parts)
+                borders.note_lock_wait(lock_ns, asked_ns, recorder)
+                if parts > 1 and task is not None:
+                    value = _along(value, task, recorder)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         return value
@@ -164,14 +176,31 @@ def _next(recorder: Recorder, original: Any) -> Any:
     return next_
 
 
-def _take(result: Any, call: _Call, asked_ns: int, was_done: bool, recorder: Recorder) -> None:
+def _take(
+    result: Any, call: _Call, asked_ns: int, was_done: bool, recorder: Recorder, parts: int = 0
+) -> tasks.Task | None:
     is_one = not hasattr(result, "_items")  # whose `get` returns the same each time
     task, call.asked_ns = task_of(call), 0
-    if not is_one or call.given == 1:
-        for index, (row, span) in call.made.items() if call.gathers else ():
-            recorder.spans.append(span)
-            recorder.records.append((MADE_ROW, call.pool.number, _number(call.job, index), *row))
-        tasks.take(task, asked_ns, was_done, recorder)
+    if is_one and call.given != 1:
+        return None
+    for index, (row, span) in call.made.items() if call.gathers else ():
+        recorder.spans.append(span)
+        recorder.records.append((MADE_ROW, call.pool.number, _number(call.job, index), *row))
+    task.chunked = parts > tasks.MOST_PARTS
+    tasks.take(task, asked_ns, was_done, recorder, parts=max(1, parts))
+    return task
+
+
+def _along(items: list[Any], task: tasks.Task, recorder: Recorder) -> Iterator[Any]:
+    """Hand over what a task of ``imap`` has made, item by item, to the generator that ``imap`` returned."""
+    for part, item in enumerate(items):
+        if part and not (recorder.over or task.pool is None or task.pool.is_fast):
+            try:
+                task.pool.count()
+                tasks.take_along(task, part, monotonic_ns(), recorder)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        yield item
 
 
 def known_of(result: Any) -> Any:
@@ -183,7 +212,7 @@ def task_of(call: _Call) -> tasks.Task:
     """Return the task whose result is taken next."""
     index, task = call.order.popleft() if call.order else call.given, tasks.Task()
     task.pool, task.name, task.submitted_ns = call.pool, call.name, call.submitted_ns
-    task.chunked, task.polled, task.number = call.chunked, call.polled, _number(call.job, index)
+    task.polled, task.number = call.polled, _number(call.job, index)
     task.made, task.arrived_ns = call.made.pop(index, None), call.arrived.pop(index, -1)
     call.given += 1
     return task

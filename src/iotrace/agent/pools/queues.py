@@ -14,24 +14,21 @@ from _functools import partial  # type: ignore[import-not-found]  # `functools` 
 from itertools import count
 from time import monotonic_ns, thread_time_ns
 
-from iotrace.agent.patching import TIMED_EVERY, WeakTable, hide_frame, pass_for, patch
+from iotrace.agent.patching import TIMED_EVERY, WeakTable, hide_frame, on_undo, patch
 from iotrace.agent.pools import results, tasks
-from iotrace.agent.pools.beside import Beside
+from iotrace.agent.pools.beside import MOST, Beside
 from iotrace.agent.pools.callers import (
     BETWEEN,
     FEEDS,
-    HERE,
     OTHERS,
     PROGRAMS,
-    called,
-    drawn_by,
-    given_by_program,
     known_files,
+    name_of,
     names_apart,
-    note_site,
     who_calls,
-    whose_file,
 )
+from iotrace.agent.pools.tasks import begin_task, later_span_of, running
+from iotrace.agent.recording.borders import note_lock_wait
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.unpatched import get_ident
@@ -43,14 +40,14 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from iotrace.agent.pools.tasks import Begun, Span
+    from iotrace.agent.pools.tasks import Begun, LaterSpan, Span
     from iotrace.agent.recording.thread_clocks import Thread
 
-    # An item's number, the rest of its `MADE_ROW`, and the span of its making, where that was timed.
-    Stamp = tuple[int, tuple[int, int, int, int] | None, Span | None]
+    # An item's number, its `MADE_ROW`, and the span of its making, where that was timed.
+    Stamp = tuple[int, tuple[int, ...] | None, Span | LaterSpan | None]
 
 _WHAT = "recording a hand-over"
-_LAYER = "items"  # `handovers` records waits at the same methods
+LAYER = "items"  # `handovers` records waits at the same methods
 _SHORT_NS = 100_000  # an item that is made as quickly is not timed: that would take a part of it
 _AT_ONCE_NS = 20_000  # a `put` that waits for no room returns sooner
 _MOST_MAKERS = 256  # of a thread
@@ -60,6 +57,7 @@ FAST_NS, LOOK_EVERY = 50_000, 8192  # ns, items
 _SHORT_LIVED_NS, _LOOK_AT_NEW_EVERY = 2_000_000, 256  # ns, queues: likewise of new ones
 
 channels = WeakTable()  # by a queue
+held_by = channels.held.get
 _new, _looked_at_new_ns = 0, 0
 _main = os.getpid()  # the main thread's id, as the kernel has it
 _child: bool | None = None  # ``multiprocessing`` has started this process
@@ -114,41 +112,9 @@ def hook_queues(module: Any, recorder: Recorder) -> None:
     """Patch ``queue.Queue`` and ``queue.SimpleQueue``."""
     for kind, names in ((module.Queue, ("",)), (module.SimpleQueue, ("", "_nowait"))):
         for name in names:  # `Queue.put_nowait` calls `put`
-            patch(kind, f"put{name}", partial(_put, recorder), _LAYER)
-            patch(kind, f"get{name}", partial(_get, recorder), _LAYER)
-
-
-def hook_conditions(module: Any, recorder: Recorder) -> None:
-    """Patch ``threading.Condition.wait``, in which threads wait for semaphores and events, too."""
-
-    def make(original: Any) -> Any:
-        def wait(self: Any, timeout: float | None = None) -> Any:
-            thread = current.thread
-            waits = thread.puts and not recorder.over and _is_awaited(sys._getframe(1))
-            start_ns = monotonic_ns() if waits else 0
-            try:
-                return original(self, timeout)
-            except BaseException as error:
-                hide_frame(error)
-                raise
-            finally:
-                if waits:
-                    row = (HANDED_ROW, -1, -1, thread.tid, start_ns, monotonic_ns(), -1, -1)
-                    recorder.records.append(row)
-
-        pass_for(wait, original)
-        return wait
-
-    patch(module.Condition, "wait", make, _LAYER)
-
-
-def _is_awaited(frame: FrameType | None) -> bool:
-    """Whether a wait is none of a queue's or a pool's, whose hand-overs are recorded."""
-    while frame is not None and frame.f_code.co_filename.endswith(f"{os.sep}threading.py"):
-        frame = frame.f_back
-    while frame is not None and frame.f_code.co_filename.startswith(HERE):
-        frame = frame.f_back
-    return frame is not None and whose_file(frame.f_code.co_filename) in (PROGRAMS, FEEDS)
+            patch(kind, f"put{name}", partial(_put, recorder), LAYER)
+            patch(kind, f"get{name}", partial(_get, recorder), LAYER)
+    on_undo(_forget_items)  # a queue may outlive the session, and be used in the next one
 
 
 def _put(recorder: Recorder, original: Any) -> Any:
@@ -171,7 +137,8 @@ def _put(recorder: Recorder, original: Any) -> Any:
                 if not whose and tasks.running and tasks.is_task(frame):
                     whose, frame = PROGRAMS, None  # the program has a pool's thread put it
                 if whose and (args or "item" in kwargs):
-                    channel = channels.get(self) or _know(self)
+                    held = held_by(id(self))
+                    channel = held[1] if held is not None and held[0]() is self else _know(self)
                     if not channel.is_fast:
                         item = args[0] if args else kwargs["item"]
                         put_by = stamp(channel, item, frame, recorder)
@@ -180,14 +147,17 @@ def _put(recorder: Recorder, original: Any) -> Any:
             if begun_ns:
                 times.add(begun_ns)
         try:
-            result = original(self, *args, **kwargs)
+            result = original(self, *args, **kwargs) if kwargs else original(self, *args)
         except BaseException as error:
             if put_by is not None:
                 channel.stamps.let_go(item, last=True)
             hide_frame(error)
             raise
         if put_by is not None:
-            has_put(*put_by)
+            maker, start_ns, ended = put_by
+            maker.begun, maker.since_ns = ended, monotonic_ns()
+            if ended is not None and maker.since_ns - start_ns >= _AT_ONCE_NS:
+                has_put(maker, start_ns, ended)
         return result
 
     return put
@@ -197,14 +167,18 @@ def _get(recorder: Recorder, original: Any) -> Any:
     counted, times = 0, recorder.own_times
 
     def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-        channel = None if recorder.over else channels.get(self)
-        length = 0 if channel is None else channel.stamps.count
-        lock_ns, asked_ns = tasks.lock_wait_ns(), monotonic_ns()
+        channel, length, held = None, 0, held_by(id(self))
+        if held is not None and held[0]() is self and not recorder.over:
+            channel = held[1]
+            length = channel.stamps.count
+        thread = current.thread
+        waits = thread.lock_waits
+        lock_ns, asked_ns = 0 if waits is None else waits[0], monotonic_ns()
         try:
-            item = original(self, *args, **kwargs)
+            item = original(self, *args, **kwargs) if kwargs else original(self, *args)
         except BaseException as error:
             if channel is not None:
-                channel.asked.setdefault(current.thread.tid, asked_ns)
+                channel.asked.setdefault(thread.tid, asked_ns)
             hide_frame(error)
             raise
         nonlocal counted
@@ -212,11 +186,17 @@ def _get(recorder: Recorder, original: Any) -> Any:
         begun_ns = 0 if counted % TIMED_EVERY else thread_time_ns()
         try:
             channel = channel or (None if recorder.over else channels.get(self))
-            known = None if channel is None else channel.stamps.let_go(item)
+            known = None
+            if channel is not None:
+                known = channel.stamps.pop(id(item), None)
+                if type(known) is tuple:  # one call less for each item
+                    channel.stamps.count -= 1
+                elif known is not None:
+                    known = channel.stamps.let_go(item, of=known)
             if channel is not None and known is not None:
-                took(channel, item, known, asked_ns, length, sys._getframe(1), recorder)
+                taken_ns = took(channel, item, known, asked_ns, length, sys._getframe(1), recorder)
                 if channel.taking is not None:
-                    tasks.note_lock_wait(lock_ns, asked_ns, recorder)
+                    note_lock_wait(lock_ns, asked_ns, recorder, thread, taken_ns)
         except ours(Exception) as error:
             recorder.absorb(error, _WHAT)
         if begun_ns:
@@ -259,22 +239,28 @@ def stamp(
     """Note that this thread has made `item`, which it is about to put; return what `has_put` needs."""
     thread = current.thread
     tid, now_ns = thread.tid, monotonic_ns()
-    if frame is None and get_ident() in tasks.running:
+    if frame is None and get_ident() in running:
         return _stamp_result(channel, item, recorder), now_ns, None
-    maker = maker_of(thread, channel, frame)
+    maker = thread.puts.get(channel.number) or maker_of(thread, channel, frame)
     since_ns, span, ended = maker.since_ns, None, None
     if since_ns < 0 or now_ns - since_ns >= _SHORT_NS:
-        if not thread.sampled:
+        if not thread.sampled and recorder.loop_stacks is not None:
             sample_beside(thread, frame, recorder)
-        ended = tasks.begin_task()
+        ended = begin_task(thread)
         now_ns = ended[1]
         if maker.begun is not None:
-            span = tasks.span_of(recorder, maker.begun, ended, maker.called(frame))
-    fed = int(is_main(tid) and tasks.is_much(item))
-    known = channel.next_item(), (tid, since_ns, now_ns, fed), span
-    channel.stamps.hold(item, known)
-    channel.counted += 1
-    if not channel.counted % LOOK_EVERY:
+            span = later_span_of(recorder, maker.begun, ended, maker.called(frame))
+    fed = 1 if tid == _main and (_child is False or is_main(tid)) and tasks.is_much(item) else 0
+    number = channel.next_item()
+    made = MADE_ROW, channel.number, number, tid, since_ns, now_ns, fed
+    stamps, key = channel.stamps, id(item)
+    if key in stamps or len(stamps) >= MOST:
+        stamps.hold(item, (number, made, span))
+    else:  # one call less for each item
+        stamps.count += 1
+        stamps[key] = number, made, span
+    channel.counted = counted = channel.counted + 1
+    if not counted % LOOK_EVERY:
         channel.look(now_ns, recorder)
     return maker, now_ns, ended
 
@@ -288,7 +274,8 @@ def _stamp_result(channel: Channel, item: Any, recorder: Recorder) -> Maker:
         (tid, begun_ns, ended_ns, _), since_ns = result.row, result.since_ns
         if since_ns >= 0:  # until then the thread had no task
             recorder.records.append((HANDED_ROW, -1, -1, tid, since_ns, begun_ns, -1, -1))
-        known = known[0], (tid, since_ns if since_ns >= 0 else begun_ns, ended_ns, 0), result.span
+        made = MADE_ROW, channel.number, known[0], tid, since_ns if since_ns >= 0 else begun_ns, ended_ns, 0
+        known = known[0], made, result.span
     channel.stamps.hold(item, known)
     channel.counted += 1
     if not channel.counted % LOOK_EVERY:
@@ -325,22 +312,6 @@ def has_put(maker: Maker, start_ns: int, ended: Begun | None) -> None:
     maker.begun = ended
 
 
-def name_of(frame: FrameType | None, sites: dict[str, str] | None = None) -> str:
-    """Name the function that runs in a frame; in one of a library the program's that it calls, or itself.
-
-    `sites` gets its line.
-    """
-    if frame is None:
-        return ""
-    code = frame.f_code
-    if whose_file(code.co_filename) == FEEDS:
-        given = given_by_program(frame) or drawn_by(frame)
-        if given is None:
-            return code.co_filename.rpartition("-packages/")[2].partition("/")[0]
-        code = given
-    return called(code) if sites is None else note_site(code, sites)
-
-
 def took(
     channel: Channel,
     item: Any,
@@ -350,10 +321,10 @@ def took(
     frame: FrameType,
     recorder: Recorder,
     arrived_ns: int = -1,
-) -> None:
+) -> int:
     """Record that this thread has taken an item: a turn of the loop, or a part of the making of another.
 
-    `arrived_ns`: its bytes had come from another process, large as it is.
+    Return when. `arrived_ns`: its bytes had come from another process, large as it is.
     """
     taken_ns, thread = monotonic_ns(), current.thread
     whose = known_files.get(frame.f_code.co_filename, BETWEEN)
@@ -361,18 +332,18 @@ def took(
         whose, _ = who_calls(frame)
     tid, depth = thread.tid, thread.depth
     asked_ns = channel.asked.pop(tid, asked_ns) if channel.asked else asked_ns
-    loops = is_main(tid) or tasks.trains()
+    loops = (tid == _main and (_child is False or is_main(tid))) or tasks.trains()
     if not channel.described:
         channel.ignored = tasks.in_loader_worker()
         tasks.describe(channel, channel.name, recorder)
     if not whose or (loops and whose == FEEDS and not depth) or channel.ignored:
-        return
+        return taken_ns
     number, made, span = known
     append = recorder.append_row  # the last row wakes the writer
     if span is not None:
         recorder.spans.append(span)
     if made is not None:  # else its maker, another process, records that
-        append((MADE_ROW, channel.number, number, *made))
+        append(made)
     if channel.limit:
         length = min(length, channel.limit)
     kind = recorder.text(type(item).__name__)
@@ -386,6 +357,7 @@ def took(
             channel.taking.deliver(asked_ns, taken_ns, of_queue)
     else:
         recorder.records.append(hop)
+    return taken_ns
 
 
 def is_main(tid: int) -> bool:
@@ -406,8 +378,12 @@ def after_fork_in_child() -> None:
     """Forget the parent's threads, and what its loop took."""
     global _main, _child
     _main, _child = os.getpid(), None
+    _forget_items()
+
+
+def _forget_items() -> None:
     for queue in channels.alive():
         channel = channels.get(queue)
         channel.asked.clear()
         channel.stamps.clear()
-        channel.taking, channel.described = None, False
+        channel.forget()

@@ -17,7 +17,7 @@ from time import monotonic_ns, thread_time_ns
 
 from iotrace.agent import imports
 from iotrace.agent.pools import callers
-from iotrace.agent.recording.borders import find_lock_waits
+from iotrace.agent.recording.borders import LONG_WAIT_NS, find_lock_waits
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, current
 from iotrace.agent.unpatched import get_ident
@@ -27,11 +27,12 @@ from iotrace.session.names import (
     KIND_ITEM,
     LOCKED_ROW,
     MADE_ROW,
-    TURN_AT,
+    PART_OF_TASK,
 )
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from resource import struct_rusage
     from typing import Any
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     # A thread, its clocks: CLOCK_MONOTONIC, CPU time, the last known wait for a CPU; its `getrusage`;
     # how long it has waited for the interpreter's lock.
     Begun = tuple[Thread, int, int, int, struct_rusage, int]
+    LaterSpan = tuple[Callable[..., Span], Begun, Begun, int, int]
     Made = tuple[tuple[int, int, int, int], Span]  # the rest of a `MADE_ROW`, and the span of it
 
 _LONGEST = 80  # name
@@ -48,14 +50,13 @@ _MUCH_BYTES = 4096  # a task that is given so much works on data: it does not fe
 _MOST_SITES = 64  # of a pool
 _DEEPEST = 3  # sequences in each other that are looked into for that
 _LONG_NS = 1_000_000
-_LONG_WAIT_NS = 100_000  # for the interpreter's lock
 # Tasks that end faster are followed no longer: to record them would slow the program, and fill its memory.
 _FAST_NS, LOOK_EVERY = 100_000, 8192  # ns, tasks
 _SOCKETS = 1
 OF_FUTURE = "_iotrace_task"  # the attribute of a future
 POLLED, CHUNKED, TIMED, FAST, UNSEEN = "polled", "chunked", "timed", "fast", "unseen"
 _OF_JOBLIB = "BatchedCalls"  # a task of joblib, which holds functions and what they are given
-_PART, MOST_PARTS = 1 << 52, 1024  # between the numbers of items that one task makes
+MOST_PARTS = 1024  # of a task
 
 running: set[int] = set()  # threads of pools, by `get_ident`, that work on a task
 awaited: dict[
@@ -99,6 +100,11 @@ class Pool(Pace):
         self.described = False
         self.of_library = 0  # tasks in a row that a library has submitted for itself
 
+    def forget(self) -> None:
+        """Be as new to the next session, or to a forked child."""
+        self.taking, self.described = None, False
+        self.doubts.clear()
+
 
 class Task:
     """What is known of a task of a pool, beside what hands its result over; -1 and 0: not yet."""
@@ -131,15 +137,24 @@ def number_of(pipe: Any) -> int:
     return _SOCKETS if S_ISSOCK(known.st_mode) else known.st_ino << 1 | 1
 
 
-def begin_task() -> Begun:
-    """Begin with a task on this thread: return what `end_task` needs."""
-    thread = current.thread
+def begin_task(thread: Thread | None = None) -> Begun:
+    """Begin with a task on this thread: return what `end_task` needs.
+
+    A thread that was not switched meanwhile is spared the system call of the CPU clock (`thread_clocks`).
+    """
+    thread = thread or current.thread
     waits = thread.lock_waits
     if waits is None:
         waits = thread.lock_waits = find_lock_waits()
-    usage = getrusage(RUSAGE_THREAD)
     waited_ns = 0 if waits is None else waits[0]
-    return thread, monotonic_ns(), thread_time_ns(), thread.run_delay_ns, usage, waited_ns
+    now_ns, usage = monotonic_ns(), getrusage(RUSAGE_THREAD)
+    switches = usage[14] + usage[15]
+    if switches == thread.task_switches:
+        return thread, now_ns, now_ns + thread.task_offset_ns, thread.run_delay_ns, usage, waited_ns
+    thread.task_switches = switches
+    now_ns, cpu_ns = monotonic_ns(), thread_time_ns()
+    thread.task_offset_ns = cpu_ns - now_ns
+    return thread, now_ns, cpu_ns, thread.run_delay_ns, usage, waited_ns
 
 
 def end_task(recorder: Recorder, begun: Begun, name: str, fed: bool, feeds: bool = False) -> Made:
@@ -152,23 +167,41 @@ def end_task(recorder: Recorder, begun: Begun, name: str, fed: bool, feeds: bool
 
 
 def span_of(recorder: Recorder, begun: Begun, ended: Begun, name: str, kind: int = KIND_ITEM) -> Span:
-    """Make the span of what this thread did in between.
+    """Make the span of what this thread did in between."""
+    return _between(begun, ended, recorder.text(name), _delay_between(recorder, begun, ended), kind)
 
-    What it waited for a CPU is read of long ones alone: that costs more than many a task. It counts from the
-    last one on; in between the thread hardly ran.
+
+def later_span_of(recorder: Recorder, begun: Begun, ended: Begun, name: str) -> LaterSpan:
+    """Note the same, at half the price: the recorder makes the span when it writes."""
+    delay_ns = -1
+    if ended[1] - begun[1] >= _LONG_NS or ended[5] - begun[5] >= LONG_WAIT_NS:
+        delay_ns = _delay_between(recorder, begun, ended)
+    return _between, begun, ended, recorder.text(name), delay_ns
+
+
+def _delay_between(recorder: Recorder, begun: Begun, ended: Begun) -> int:
+    """Return what this thread waited for a CPU in between; record what it waited for the interpreter's lock.
+
+    The former is read of long ones alone: that costs more than many a task. It counts from the last one
+    on; in between the thread hardly ran.
     """
-    thread, start_ns, start_cpu_ns, start_delay_ns, before, before_ns = begun
-    _, end_ns, cpu_ns, _, after, waited_ns = ended
-    if waited_ns - before_ns >= _LONG_WAIT_NS:
+    thread, start_ns, _, start_delay_ns, _, before_ns = begun
+    _, end_ns, _, _, after, waited_ns = ended
+    if waited_ns - before_ns >= LONG_WAIT_NS:
         row = (LOCKED_ROW, thread.tid, start_ns, end_ns, waited_ns - before_ns, -1)
         recorder.records.append(row)
-    delay_ns = -1
-    if end_ns - start_ns >= _LONG_NS:
-        after_switch(thread, after[14] + after[15])
-        delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
+    if end_ns - start_ns < _LONG_NS:
+        return -1
+    after_switch(thread, after[14] + after[15])
+    return thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
+
+
+def _between(begun: Begun, ended: Begun, name: int, delay_ns: int, kind: int = KIND_ITEM) -> Span:
+    thread, start_ns, start_cpu_ns, _, before, _ = begun
+    _, end_ns, cpu_ns, _, after, _ = ended
+    about = (-1, thread.tid, name, -1, kind)
     faults = (after[6] - before[6], after[7] - before[7])
     switches = (after[14] - before[14], after[15] - before[15])
-    about = (-1, thread.tid, recorder.text(name), -1, kind)
     return start_ns, end_ns - start_ns, cpu_ns - start_cpu_ns, *about, *faults, *switches, delay_ns
 
 
@@ -178,55 +211,18 @@ def is_task(frame: Any) -> bool:
     return is_pools and get_ident() in running
 
 
-def lock_wait_ns() -> int:
-    """Return how long this thread has waited for the interpreter's lock so far; 0 where nobody asks."""
-    waits = current.thread.lock_waits
-    return 0 if waits is None else waits[0]
-
-
-def note_queueing(before_ns: int, recorder: Recorder) -> None:
-    """Record how long this thread waited for the interpreter's lock in a task that is not followed."""
-    thread = current.thread
-    if recorder.over:
-        return
-    if thread.lock_waits is None:
-        thread.lock_waits = find_lock_waits()
-    elif thread.lock_waits[0] - before_ns >= _LONG_WAIT_NS:
-        waited_ns, now_ns = thread.lock_waits[0] - before_ns, monotonic_ns()
-        recorder.records.append((LOCKED_ROW, thread.tid, now_ns - waited_ns, now_ns, waited_ns, -1))
-
-
-def note_lock_wait(before_ns: int, asked_ns: int, recorder: Recorder) -> None:
-    """Record how long this thread waited for the interpreter's lock since it asked for an item, and before.
-
-    What it works between two items is of its loop.
-    """
-    thread = current.thread
-    if thread.lock_waits is None:
-        thread.lock_waits = find_lock_waits()
-        return
-    now_ns, sum_ns = monotonic_ns(), thread.lock_waits[0]
-    if sum_ns - before_ns >= _LONG_WAIT_NS:
-        recorder.records.append((LOCKED_ROW, thread.tid, asked_ns, now_ns, sum_ns - before_ns, -1))
-    took_ns, then_ns = thread.took
-    if took_ns and before_ns - then_ns >= _LONG_WAIT_NS:
-        worked = (LOCKED_ROW, thread.tid, took_ns, asked_ns, before_ns - then_ns, recorder.text(TURN_AT))
-        recorder.records.append(worked)
-    thread.took = now_ns, sum_ns
-
-
 def made_rows(pool: int, number: int, row: tuple[int, int, int, int], parts: int) -> list[tuple[int, ...]]:
     """Say of each item of a task how it was made: they come along with the first, which took all the time."""
     tid, _, ended_ns, _ = row
     others = range(1, min(parts, MOST_PARTS))
-    along = [(MADE_ROW, pool, number + part * _PART, tid, ended_ns, ended_ns, 0) for part in others]
+    along = [(MADE_ROW, pool, number + part * PART_OF_TASK, tid, ended_ns, ended_ns, 0) for part in others]
     return [(MADE_ROW, pool, number, *row), *along]
 
 
 def take_along(task: Task, part: int, asked_ns: int, recorder: Recorder) -> None:
     """Record that this thread has another item of a task that makes several, after the first."""
     if task.pool is not None and task.pool.taking is not None and task.taken and part < MOST_PARTS:
-        of_pool = task.pool.number, task.number + part * _PART, task.submitted_ns or -1, -1
+        of_pool = task.pool.number, task.number + part * PART_OF_TASK, task.submitted_ns or -1, -1
         deliver(task.pool, task.name, asked_ns, monotonic_ns(), of_pool, recorder)
 
 

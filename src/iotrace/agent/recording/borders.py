@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import os
 import sys
+from time import monotonic_ns
 
+from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours
-from iotrace.session.names import POSIX_VARIABLE
+from iotrace.session.names import LOCKED_ROW, POSIX_VARIABLE, TURN_AT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Border = list[int] | memoryview[int]
+    from iotrace.agent.recording.thread_clocks import Border, Thread
 
+LONG_WAIT_NS = 100_000  # for the interpreter's lock
 _border: Border | None = None
 _find_waits: Any = None  # the recorder's function
 _asks: Any = None  # likewise
@@ -82,3 +85,42 @@ def find_lock_asks() -> Callable[[int], int] | None:
         except ours(Exception):
             _asks = False
     return _asks or None
+
+
+def lock_wait_ns() -> int:
+    """Return how long this thread has waited for the interpreter's lock so far; 0 where nobody asks."""
+    waits = current.thread.lock_waits
+    return 0 if waits is None else waits[0]
+
+
+def note_queueing(before_ns: int, recorder: Any) -> None:
+    """Record how long this thread waited for the interpreter's lock in a task that is not followed."""
+    thread = current.thread
+    if recorder.over:
+        return
+    if thread.lock_waits is None:
+        thread.lock_waits = find_lock_waits()
+    elif thread.lock_waits[0] - before_ns >= LONG_WAIT_NS:
+        waited_ns, now_ns = thread.lock_waits[0] - before_ns, monotonic_ns()
+        recorder.records.append((LOCKED_ROW, thread.tid, now_ns - waited_ns, now_ns, waited_ns, -1))
+
+
+def note_lock_wait(
+    before_ns: int, asked_ns: int, recorder: Any, thread: Thread | None = None, taken_ns: int = 0
+) -> None:
+    """Record how long this thread waited for the interpreter's lock since it asked for an item, and before.
+
+    What it works between two items is of its loop.
+    """
+    thread = thread or current.thread
+    if thread.lock_waits is None:
+        thread.lock_waits = find_lock_waits()
+        return
+    now_ns, sum_ns = taken_ns or monotonic_ns(), thread.lock_waits[0]
+    if sum_ns - before_ns >= LONG_WAIT_NS:
+        recorder.records.append((LOCKED_ROW, thread.tid, asked_ns, now_ns, sum_ns - before_ns, -1))
+    took_ns, then_ns = thread.took
+    if took_ns and before_ns - then_ns >= LONG_WAIT_NS:
+        worked = (LOCKED_ROW, thread.tid, took_ns, asked_ns, before_ns - then_ns, recorder.text(TURN_AT))
+        recorder.records.append(worked)
+    thread.took = now_ns, sum_ns

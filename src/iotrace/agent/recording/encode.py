@@ -13,7 +13,7 @@ from _struct import Struct, error  # type: ignore[attr-defined]
 from itertools import starmap
 
 from iotrace.session.guard import ours
-from iotrace.session.names import ROW_FIELDS
+from iotrace.session.names import ROW_FIELDS, SPAN_FIELDS, SPAN_FORMAT
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _packs = [Struct(f"<{1 + len(fields)}q").pack for fields in ROW_FIELDS]
+_pack_span, _SPAN = Struct(SPAN_FORMAT).pack, len(SPAN_FIELDS)
 _MOST_ROWS = 4096  # in a line: what a damaged one loses
 
 
@@ -89,3 +90,13 @@ def _packed(kind: int, rows: list[tuple[int, ...]], failed: Callable[[str], None
         except ours(error) as problem:
             failed(f"no row: {row!r}: {problem!r}")
     return b"".join(found)
+
+
+def packed_spans(spans: list[Any]) -> bytes:
+    """Return what is written of spans; what is too much for a hook is left to be done here.
+
+    Instead of a span it then records a function that makes it, and what that is called with.
+    """
+    return b"".join(
+        starmap(_pack_span, (each if len(each) == _SPAN else each[0](*each[1:]) for each in spans))
+    )

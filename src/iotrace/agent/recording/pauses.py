@@ -17,13 +17,15 @@ from typing import Any
 from iotrace.agent.patching import on_undo
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import thread_id
+from iotrace.session.guard import ours
 from iotrace.session.names import PAUSE_ROW, PAUSES
 
 _LEAST_NS = 100_000  # shorter collections are as frequent as allocations, and explain no slow step
 _TOLD_NS, _TIMES = 200_000_000, 4  # of collecting until objects are counted; then at so many times that
 _MORE = 1.25  # times as much collecting since, and only the collections are looked at again
 _MOST_STAMPS = 4096  # between two writes: a program that collects more often loses the oldest
-_COLLECTION, _COMPILATION = map(PAUSES.index, ("collection", "compilation"))
+_COLLECTION, _COMPILATION, _JIT = map(PAUSES.index, ("collection", "compilation", "jit"))
+_COMPILES = "/jax/core/compile/"  # how the events of JAX are called that its compiler takes time for
 
 
 class _Stamps:
@@ -124,3 +126,29 @@ def compilation_ended(recorder: Recorder) -> None:
     start_ns = _compiles_since.pop(tid, None)
     if start_ns is not None:
         recorder.records.append((PAUSE_ROW, _COMPILATION, tid, start_ns, monotonic_ns()))
+
+
+def watch_jax(recorder: Recorder) -> None:
+    """Record what JAX compiles from now on, as it reports that itself: ``jax.monitoring``."""
+    monitoring: Any = sys.modules.get("jax.monitoring") or sys.modules.get("jax._src.monitoring")
+    register = getattr(monitoring, "register_event_duration_secs_listener", None)
+    if register is None:
+        return
+
+    def compiled(event: str, seconds: float, **_: Any) -> None:
+        try:
+            if not recorder.over and event.startswith(_COMPILES) and seconds * 1e9 >= _LEAST_NS:
+                end_ns = monotonic_ns()
+                start_ns = end_ns - int(seconds * 1e9)
+                recorder.records.append((PAUSE_ROW, _JIT, thread_id(), start_ns, end_ns))
+        except ours(Exception) as error:
+            recorder.absorb(error, "recording a compilation")
+
+    def leave() -> None:
+        try:
+            monitoring.unregister_event_duration_listener(compiled)
+        except ours(AttributeError, AssertionError, ValueError):  # an old JAX, or the program has done it
+            pass  # it does nothing any more
+
+    register(compiled)
+    on_undo(leave)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
-from _struct import Struct  # `struct` is one file more to read in each process
-from itertools import count, starmap
+from itertools import count
 from posix import getpid, mkdir, stat, uname
 from time import monotonic_ns, process_time_ns, time
 
 from iotrace.agent import unpatched
 from iotrace.agent.patching import OwnTimes
-from iotrace.agent.recording.encode import encode, lines_of
+from iotrace.agent.recording.encode import encode, lines_of, packed_spans
 from iotrace.session import names
 from iotrace.session.append_file import Stream, append_line
 from iotrace.session.guard import ours, while_held
@@ -39,7 +38,6 @@ FLUSH_SECONDS = 0.5
 # written sooner than the background writer would.
 _EAGER_FLUSH_NS = 100_000_000
 _MOST_ABSORBED = 100
-_pack = Struct(names.SPAN_FORMAT).pack
 
 
 class _Records(list):  # type: ignore[type-arg]
@@ -70,7 +68,7 @@ class Recorder:
 
     def __init__(self, session: str) -> None:
         self._session = session
-        self.spans: list[Span] = []
+        self.spans: list[Any] = []  # `Span`, or what `packed_spans` makes one of
         self.records: list[Record] = _Records(self)
         # Appends a row, and wakes no writer: who calls it looks at `asleep`.
         self.append_row: Callable[[Record], None] = super(_Records, self.records).append
@@ -262,7 +260,7 @@ class Recorder:
             rows = [record for record in records if type(record) is tuple]
             if rows:
                 lines += lines_of(rows, self.log)
-            packed = b"".join(starmap(_pack, spans))
+            packed = packed_spans(spans)
         except ours(Exception):  # one that cannot be written shall not stop those behind it
             del self.spans[: len(spans)], self.records[: len(records)]
             raise

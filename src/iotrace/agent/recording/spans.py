@@ -146,7 +146,7 @@ def _timed_described(
         start_ns = border[0] = monotonic_ns()
         before = getrusage(RUSAGE_THREAD)
         switches = before[14] + before[15]  # `cpu_ns_at`, without the call
-        same = switches == thread.switches
+        same = own_threads or switches == thread.switches
         start_cpu_ns = start_ns + thread.offset_ns if same else after_switch(thread, switches)
         start_delay_ns = thread.run_delay_ns
         returned = failed = False
@@ -161,20 +161,21 @@ def _timed_described(
         finally:
             end_ns = border[0] = monotonic_ns()
             after = getrusage(RUSAGE_THREAD)
-            switches = after[14] + after[15]
-            same = switches == thread.switches
-            end_cpu_ns = end_ns + thread.offset_ns if same else after_switch(thread, switches)
-            cpu_ns = end_cpu_ns - start_cpu_ns
-            delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
             begun_ns = thread_time_ns() if is_timed else 0
-            if own_threads:
+            if not own_threads:
+                switches = after[14] + after[15]
+                same = switches == thread.switches
+                end_cpu_ns = end_ns + thread.offset_ns if same else after_switch(thread, switches)
+                cpu_ns = end_cpu_ns - start_cpu_ns
+                delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
+            else:  # its thread was switched for sure, and what its own clocks say of that is not asked for
                 caller[0] = _NO_THREAD
                 try:
                     _caller.reset(outer)
                 except ours(ValueError):  # the program has changed the context meanwhile
                     pass
                 delay_ns = -1  # that of the other threads is unknown
-                cpu_ns = min(max(cpu_ns, process_time_ns() - process_ns), end_ns - start_ns)
+                cpu_ns = min(process_time_ns() - process_ns, end_ns - start_ns)
             known: tuple[int, str] | None = _UNKNOWN
             if describe is not None and returned:
                 try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resource import struct_rusage
     from typing import Any
 
-    from iotrace.agent.recording.borders import Border
+    Border = list[int] | memoryview[int]  # its first place counts
 
 RUSAGE_THREAD = 1
 _MOST_TIDS = 1024
@@ -39,7 +39,8 @@ class Thread:
 
     __slots__ = (
         *("counts", "depth", "ended", "fresh_until_ns", "lock_waits", "no_delay_ns", "offset_ns"),
-        *("puts", "run_delay_ns", "sampled", "samples", "switches", "taken", "tid", "took"),
+        *("puts", "run_delay_ns", "sampled", "samples", "switches", "taken", "task_offset_ns"),
+        *("task_switches", "tid", "took"),
     )
 
     def __init__(self) -> None:
@@ -59,7 +60,9 @@ class Thread:
         # How long it has waited for the interpreter's lock, in ns, in its first place; unless nobody asked.
         self.lock_waits: Border | None = None
         self.took = (0, 0)  # when it has last taken an item of its loop, in ns, and that first place then
-        self.switches = -1
+        self.switches = self.task_switches = -1
+        # As `offset_ns`, of where a task or an item began last: that asks nothing of the scheduler.
+        self.task_offset_ns = 0
         # These are valid while the thread is not switched.
         self.offset_ns = 0  # CPU time less CLOCK_MONOTONIC
         self.run_delay_ns = -1  # so far, ready to run but without a CPU; -1 where the kernel does not say

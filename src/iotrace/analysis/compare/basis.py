@@ -134,6 +134,7 @@ class Concluded(msgspec.Struct, frozen=True):
     """A culprit."""
 
     code: str | None = None
+    text: str = ""
     evidence: dict[str, Any] = {}
 
 
@@ -190,9 +191,19 @@ class Process(msgspec.Struct, frozen=True):
     versions: dict[str, str] = {}
 
 
+class Advised(msgspec.Struct, frozen=True):
+    """A fix."""
+
+    text: str
+    code: str | None = None
+
+
 class Verdict(msgspec.Struct, frozen=True):
     text: str
     trust: Trust
+    cause: str | None = None
+    rank: int | None = None
+    fixes: list[Advised] = []
 
 
 class Job(msgspec.Struct, frozen=True):

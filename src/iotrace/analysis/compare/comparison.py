@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from iotrace.analysis.compare.basis import Basis, Rank, Startup, rank_pair
 from iotrace.analysis.compare.code_changes import code_changes
 from iotrace.analysis.compare.epoch import epoch_change, epoch_text
+from iotrace.analysis.compare.first_causes import first_cause
 from iotrace.analysis.compare.results import (
     COMMIT,
     DATA,
@@ -139,6 +140,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
     differs = list(differences(one, other, recorded))
     waits_ms = [rank.data_wait.raw_ms for rank in ranks]
     causes = [rank.data_wait.causes_ms for rank in ranks]
+    rest_ms = rest_parts(ranks)
     return Comparison(
         schema_version=SCHEMA_VERSION,
         sessions=[_side(side, rank) for side, rank in zip((one, other), ranks, strict=True)],
@@ -163,7 +165,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
             for cause in dict.fromkeys([*causes[0], *causes[1]])
             if all(causes)
         },
-        rest_ms=rest_parts(ranks),
+        rest_ms=rest_ms,
         changed=[_named(each, each.cause or "", names) for each in changed_parts(ranks)],
         stages=[_named(each, each.stage, names) for each in stages],
         settings=[*_renamed(one, other, recorded), *_replaced(recorded, data), *_settings(ranks)],
@@ -172,6 +174,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         whole_run=whole,
         epoch=epoch,
         code=code_changes(ranks),
+        first=first_cause((one, other), ranks, rest_ms, whole, judged.verdict == "slower"),
         startup=startup_change(ranks, (one.verdict.trust, other.verdict.trust)),
     )
 

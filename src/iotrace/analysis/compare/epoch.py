@@ -9,7 +9,7 @@ from iotrace.analysis.compare.results import EpochChange
 from iotrace.analysis.compare.spread import differ, spread_of
 from iotrace.analysis.compare.step_verdict import BANNERS, RUN_TO_RUN_PCT, times
 from iotrace.analysis.host.disturbance import is_disturbed
-from iotrace.analysis.results import FIRST_START, Trust
+from iotrace.analysis.results import Trust
 from iotrace.units import digits
 
 _OTHER_COUNT = 1.1  # times as many batches
@@ -43,7 +43,7 @@ def epoch_change(
         return None
     most = max(one.epochs or 1, other.epochs or 1)  # workers start once, however many epochs follow
     seconds = [
-        (account.loop_ns / (loader.epochs or 1) + account.part_ns(FIRST_START) / most) / 1e9
+        (account.loop_ns / (loader.epochs or 1) + account.first_ns / most) / 1e9
         for account, loader in zip(accounts, (one, other), strict=True)
         if account is not None
     ]

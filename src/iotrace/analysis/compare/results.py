@@ -16,6 +16,7 @@ DATA = "data"  # what differs where the second reads other files for the same wo
 PROGRAM = "program"  # where it is another file with the same arguments
 REST = "the rest of the step"
 OTHER = "other"
+OF_TRAINING = ("forward", "backward", "optimizer")
 _HALF = 0.5
 _MOSTLY = 0.6  # of a change that is called other: what named parts have to have of it
 
@@ -62,12 +63,26 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
     decoded_noise_pct: float | None = None
     replaced_by: str | None = None
 
+    @property
+    def short(self) -> str:
+        """Name it in a column: of two files without the directories that both lie in."""
+        _, brace, rest = self.what.partition("{")
+        if self.replaced_by is None or not brace:
+            return self.what
+        if not rest.endswith("}"):
+            return f"{self.stage} of {{{rest}"
+        parts = [name.partition(".") for name in rest[:-1].split(" -> ")]
+        if parts[0][0] == parts[-1][0]:  # the same name with other endings
+            return f"{self.stage} of {parts[0][0]}.*"
+        return f"{self.stage} of {rest[:-1]}"
+
 
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
     """A part beside the loader that takes more or less than before; `times`: how often, where known.
 
     `bounded`: the smaller of `step_ms` is an upper bound. `unsure`: other programs may have changed it as
-    much. `ci95_ms` is the interval of the change of what was sampled; None of what was timed.
+    much. `ci95_ms` is the interval of the change of what was sampled; None of what was timed. `within`: it
+    is a part of forward, backward or optimizer.
     """
 
     what: str
@@ -76,6 +91,7 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
     bounded: bool = False
     ci95_ms: list[float] | None = None
     unsure: bool = False
+    within: bool = False
 
     @property
     def by_ms(self) -> float:
@@ -181,7 +197,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     `rank` stands for the job, of `ranks` on each side; `is_late`: as others wait for it. `rest_ms` is what a
     step does besides waiting: its phases, or the rest of it as one. `code` are functions of the loop's own
-    that took more or less.
+    that took more or less. `first` says what the first report named first, where the second does not;
+    of a second that is slower the other way round.
     """
 
     schema_version: int
@@ -213,6 +230,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     refused: str | None = None
     samples: list[int] | None = None
     is_late: bool = False
+    first: str | None = None
 
     @property
     def unit(self) -> str:
@@ -228,7 +246,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """
         beside = [] if self.whole_run is None or self.epoch is not None else self.whole_run.changed
         named = [*beside, *self.code]
-        unnamed = [each for each in self.changed if each.what in (OTHER, REST) and _explained(each, named)]
+        within = [each for each in self.code if each.within]
+        besides = [each for each in named if each not in within]
+        unnamed = [
+            each
+            for each in self.changed
+            if (each.what in (OTHER, REST) and _explained(each, besides))
+            or (each.what in OF_TRAINING and _explained(each, within))
+        ]
         found: list[Changed | PartChange] = [*named, *(each for each in self.changed if each not in unnamed)]
         if self.verdict in ("faster", "slower"):
             found = [each for each in found if (each.by_ms < 0) == (self.verdict == "faster")]

@@ -79,8 +79,20 @@ def replaced(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> tuple[list[s
     """
     names = _decoded_alike(one, other, ranks)
     if names is None and same_batches(ranks) and any(_data(one, other, ranks)):
-        return _places(ranks[0]), _places(ranks[1])
-    return names
+        names = _places(ranks[0]), _places(ranks[1])
+    if names is None:
+        return None
+    files = [_files(rank) for rank in ranks]
+    return _with_those_beside(names[0], files[0] - files[1]), _with_those_beside(
+        names[1], files[1] - files[0]
+    )
+
+
+def _with_those_beside(names: list[str], files: set[str]) -> list[str]:
+    """Add the files that lie beside the named ones and end alike: stages name the costliest of many alone."""
+    beside = {(os.path.dirname(name), os.path.splitext(name)[1]) for name in names if not name.endswith("/")}
+    more = {file for file in files if (os.path.dirname(file), os.path.splitext(file)[1]) in beside}
+    return sorted(more.union(names))
 
 
 def unlike(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> str | None:

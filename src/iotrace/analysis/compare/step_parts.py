@@ -7,15 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from iotrace.analysis.compare.basis import Rank
-from iotrace.analysis.compare.results import OTHER, REST, Changed
+from iotrace.analysis.compare.results import OF_TRAINING, OTHER, REST, Changed
 from iotrace.analysis.host.disturbance import grown_beside_others, is_disturbed
-from iotrace.analysis.resampling import Floats, interval_of, resampled_means
+from iotrace.analysis.resampling import FEWEST, Floats, interval_of, resampled_means
 from iotrace.analysis.results import StepBlocks
 
-PHASES = ("forward", "backward", "optimizer", OTHER)  # what the rest consists of, where it is known
-_OF_TRAINING = PHASES[:-1]
+PHASES = (*OF_TRAINING, OTHER)  # what the rest consists of, where it is known
 _WORTH_NAMING = 0.01  # of the step before
 _OF_FILES = ("read", "decode")
+_LEFT = 0.5  # of the variance: what a trend leaves at the most
+_LEAST_FACTOR = 0.01  # of a mean: few blocks, widened for that, bound it no more
 _MOSTLY = 0.6  # of a cause's change: what one file has to change to stand for it
 
 
@@ -26,7 +27,15 @@ def step_change(ranks: tuple[Rank, Rank]) -> tuple[list[float], float, list[floa
     before, after = _resampled(ranks, "step")
     if before is None or after is None:
         return steps_ms, change_pct, None
-    return steps_ms, change_pct, _around(change_pct, 100 * (after / before - 1))
+    # By the factors of both: a mean of few blocks may come near nothing, and no ratio to it has a mean.
+    low, high = interval_of(_factor(after) / np.maximum(_factor(before), _LEAST_FACTOR))
+    ratio = steps_ms[1] / steps_ms[0]
+    return steps_ms, change_pct, [100 * (ratio * low - 1), 100 * (ratio * high - 1)]
+
+
+def _factor(samples: Floats) -> Floats:
+    """Return each as a multiple of their mean."""
+    return np.asarray(samples / np.mean(samples))
 
 
 def changed_parts(ranks: tuple[Rank, Rank]) -> list[Changed]:
@@ -68,7 +77,7 @@ def _changes(ranks: tuple[Rank, Rank]) -> Iterator[Changed]:
             ci95_ms=_difference(ranks, part, by_ms),
             cause=None,
             file=None,
-            unsure=part in _OF_TRAINING and _others_may_have(ranks, values),
+            unsure=part in OF_TRAINING and _others_may_have(ranks, values),
         )
 
 
@@ -139,7 +148,23 @@ def _resampled(ranks: tuple[Rank, Rank], part: str) -> list[Floats | None]:
     """Resample the means of a part of the step, of each side on its own."""
     waits_known = _waits_known(ranks)
     known = [None if rank.blocks is None else _part(rank.blocks, part, waits_known) for rank in ranks]
+    lengths = {(rank.blocks.steps, len(rank.blocks.step_ms)) for rank in ranks if rank.blocks is not None}
+    if len(lengths) == 1:
+        known = [None if one is None else _without_trend(one) for one in known]
     return [None if one is None else resampled_means(one, seed=seed) for seed, one in enumerate(known)]
+
+
+def _without_trend(values: Floats) -> Floats:
+    """Take out a trend that most of the variance is, of a loop as long as the one that it is compared with.
+
+    What a program does more of from step to step, it does again in another run: that is no chance.
+    """
+    if len(values) < FEWEST:
+        return values
+    at = np.arange(len(values)) - (len(values) - 1) / 2
+    mean = float(np.mean(values))
+    left = values - mean - at * float(at @ (values - mean)) / float(at @ at)
+    return np.asarray(left + mean) if np.var(left) <= _LEFT * np.var(values) else values
 
 
 def _part(blocks: StepBlocks, part: str, waits_known: bool) -> Floats | None:

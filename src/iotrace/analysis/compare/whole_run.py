@@ -15,9 +15,11 @@ from iotrace.analysis.results import (
     ACCOUNT_NAMES,
     CHECKPOINTS,
     FIRST_BATCHES,
+    FIRST_SAMPLING,
     FIRST_START,
     ITERATORS,
     LEAST_COLLECTION,
+    SAMPLING,
     SKIPPED,
     VALIDATION,
     VALIDATION_ITERATORS,
@@ -26,7 +28,8 @@ from iotrace.analysis.results import (
     Trust,
 )
 
-_STARTING = (FIRST_START, ITERATORS, FIRST_BATCHES, VALIDATION_ITERATORS)
+_FIRST = (FIRST_START, FIRST_SAMPLING)
+_STARTING = (*_FIRST, ITERATORS, SAMPLING, FIRST_BATCHES, VALIDATION_ITERATORS)
 _OF_VALIDATION = (VALIDATION, VALIDATION_ITERATORS)
 _BESIDE_STEPS = (*_STARTING, SKIPPED, VALIDATION, CHECKPOINTS)
 _ANEW = {ITERATORS: "starting workers anew", FIRST_BATCHES: "first batches of workers started anew"}
@@ -47,17 +50,14 @@ def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun
         return None
     # Workers start once, however many steps follow.
     most = max(one.steps, other.steps)
-    steps_ms = [
-        (account.loop_ns / account.steps + account.part_ns(FIRST_START) / most) / 1e6
-        for account in (one, other)
-    ]
+    steps_ms = [(account.loop_ns / account.steps + account.first_ns / most) / 1e6 for account in (one, other)]
     parts_ms = {
         part.name: [
-            account.part_ns(part.name) / (most if part.name == FIRST_START else account.steps) / 1e6
+            account.part_ns(part.name) / (most if part.name in _FIRST else account.steps) / 1e6
             for account in (one, other)
         ]
         for part in one.parts
-        if (part.in_loop or part.name == FIRST_START) and _recorded(part.name, (one, other))
+        if (part.in_loop or part.name in _FIRST) and _recorded(part.name, (one, other))
     }
     by_starting_ms = sum(
         after - before for before, after in (parts_ms.get(name, [0.0, 0.0]) for name in _STARTING)
@@ -112,7 +112,7 @@ def _changed(
     )
     for what, times_ms, counts, bounded in (*_of_account(accounts, parts_ms, names), *written):
         worth = (
-            _DECIDES if what == ACCOUNT_NAMES[FIRST_START] else _NAMED
+            _DECIDES if what in [ACCOUNT_NAMES[name] for name in _FIRST] else _NAMED
         )  # of a single time nothing is a mean
         if abs(times_ms[1] - times_ms[0]) < worth * longer_ms:
             continue

@@ -102,7 +102,7 @@ def workers_left(session: Session) -> list[Process]:
                 taken, made = batches["pid"] == process.pid, process.rows(names.PRODUCED_ROW)
                 wanted = key_of(batches["generation"][taken], batches["index"][taken])
                 known = key_of(made["generation"], made["index"])
-                whole = np.isin(wanted, known).all() and np.isin(_wanted(batches, process), tasks).all()
+                whole = np.isin(wanted, known).all() and _has_all(batches, process, tasks)
                 found += [process] if whole else []
     return found
 
@@ -110,11 +110,16 @@ def workers_left(session: Session) -> list[Process]:
 _NOTHING = np.empty(0, np.int64)
 
 
-def _wanted(batches: Columns, process: Process) -> Times:
-    """The tasks of the pool that `process` works for whose results were taken; any process made them."""
+def _has_all(batches: Columns, process: Process, tasks: Times) -> bool:
+    """Whether `tasks` has all whose results were taken from the pool that `process` works for.
+
+    Any process made them. Of the items that one task makes, the first may be told alone.
+    """
     pools = [each.pool for each in process.of_type(PoolWorker)]
     own = np.isin(batches["generation"], np.array(pools, np.int64))
-    return key_of(batches["generation"][own], batches["index"][own])
+    pool, item = batches["generation"][own], batches["index"][own]
+    told = np.isin(key_of(pool, item), tasks) | np.isin(key_of(pool, item % names.PART_OF_TASK), tasks)
+    return bool(told.all())
 
 
 def _parts(of: str, problems: list[str], disk: str) -> Iterator[NotCaptured]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from iotrace.analysis.results import HostUse
+from iotrace.analysis.results import HostUse, RankReport
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import percent
 
@@ -25,6 +25,7 @@ THROTTLED = 0.10  # of a quota's periods: bursts alone use up less
 _CROWDING = 0.25
 # What CPU times, and elapsed ones, may grow by beside others, however little these took.
 _GROWN_LEAST = {"cpu": 0.30, "wall": 1.00}
+_FEW, _MOSTLY = 0.1, 0.5  # of the steps; of the wait
 _LEAST_SAID = 0.05  # of the measured step
 OTHER_PROGRAMS, TRACING_COST = "IO702", "IO707"
 
@@ -96,11 +97,24 @@ class Alone(msgspec.Struct, frozen=True):
         return f"without them a step takes {least} {self.step_ms:.1f} ms"
 
 
-def may_be_all_of_wait(rank: Measured, least_percent: float = MODERATELY_PERCENT) -> bool:
+def may_be_all_of_wait(rank: RankReport, least_percent: float = MODERATELY_PERCENT) -> bool:
     """Whether others may have made so much of the wait that too little of it is left for a verdict."""
+    if _is_one_long_wait(rank):
+        return False
     found = alone(rank)
     # At the least both may be 0: then others may have made all of it.
     return found.kept < 1 and 100 * found.least_wait_ms <= least_percent * found.least_step_ms
+
+
+def _is_one_long_wait(rank: RankReport) -> bool:
+    """Whether nobody explains the wait, and few of many steps hold it, which begin no pass.
+
+    Others lengthen what each step waits for: they make no wait of seconds among short ones.
+    """
+    wait, count = rank.data_wait, rank.data_wait.long_wait_steps
+    if count is None or wait.long_wait_first or count > _FEW * rank.steps.count:
+        return False
+    return wait.causes_ms.get("unknown", 0.0) >= _MOSTLY * (wait.raw_ms or 0.0)
 
 
 def taken_share(host: HostUse | None) -> float | None:

@@ -132,7 +132,28 @@ def made_of(rank: Rank) -> Made:
         fields = (rows["pool"], rows["task"], pid, rows["tid"], begun, real(rows["prepared_ns"]), rows["fed"])
         large = (_piped(process, rows, kind) for kind in (names.SENT_ROW, names.GIVEN_ROW))
         parts.append((scope, *fields, *large))
-    return Made(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return _with_parts(Made(*(np.concatenate(columns) for columns in zip(*parts, strict=True))), rank.main)
+
+
+def _with_parts(made: Made, main: Process) -> Made:
+    """Add the items of a task that makes several: they come along with the first, which took all the time.
+
+    The process that made them sends them as one, and does not tell of each.
+    """
+    rows = main.rows(names.BATCH_ROW)
+    rows = rows[(rows["generation"] >= 0) & (rows["index"] >= names.PART_OF_TASK)]
+    if not len(rows):
+        return made
+    pool, item, delivered_ns = rows["generation"], rows["index"], rows["delivered_ns"]
+    scope, taken_ns = scope_of(pool, main), main.clock.times_to_session_ns(delivered_ns)
+    told = made.rows_of(scope, pool, item, taken_ns) >= 0
+    first = made.rows_of(scope, pool, item % names.PART_OF_TASK, taken_ns)
+    chosen = np.flatnonzero(~told & (first >= 0))
+    own = first[chosen]
+    parts = {field: getattr(made, field)[own] for field in made.__struct_fields__}
+    parts |= {"item": item[chosen], "taken_ns": made.prepared_ns[own], "fed": np.zeros(len(own), np.int64)}
+    parts |= dict.fromkeys(("piped_bytes", "given_bytes"), np.full(len(own), NONE))
+    return Made(**{field: np.concatenate((getattr(made, field), own)) for field, own in parts.items()})
 
 
 def _piped(process: Process, made: Columns, kind: int) -> Times:

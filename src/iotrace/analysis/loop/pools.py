@@ -39,6 +39,7 @@ _MEETINGS = {
     "multiprocessing.Event": ("an event", "wait"),
     "multiprocessing.Semaphore": ("a semaphore", "acquire"),
 }
+_CHUNKED = "each task of {} makes several items, and nothing tells where a step begins"
 _LEAST_SLEEP = 0.05  # of the loop: less is no reason
 
 
@@ -251,8 +252,8 @@ def _chosen(
     most = max(len(pool.deliveries) for pool in pools)
     pools = [pool for pool in pools if len(pool.deliveries) >= min(_FEWEST, most)]
     name, doubts = with_article(pools[0].description.pool), _doubts(rank, pools)
-    if "chunked" in doubts:
-        return [], f"each task of {name} makes several items, and nothing tells where a step begins"
+    if "chunked" in doubts and not rounds:
+        return [], _CHUNKED.format(name)
     if "fast" in doubts:
         return [], f"items come from {name} so fast that to record each would slow the program down"
     taken = _in_order(pools)
@@ -264,7 +265,9 @@ def _chosen(
         own = taken[taken["tid"] == busiest]
         fits = len(own) > 0 and explains(cuts_of(own, passes, rounds[busiest]), rounds[busiest])
         # A pool that the loop hands data to may as well work off what the loop has computed.
-        return (pools, "") if fits and not _fed(own, made) else ([], "")
+        if fits and not _fed(own, made):
+            return pools, ""
+        return [], _CHUNKED.format(name) if "chunked" in doubts else ""
     seen = [
         pool
         for pool in pools

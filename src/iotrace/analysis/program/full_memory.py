@@ -22,7 +22,7 @@ from iotrace.analysis.wait.production import outermost
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Mapped
-from iotrace.sources.scheduling import parse_cpus
+from iotrace.sources.samples import parse_cpus
 from iotrace.sources.telemetry import Telemetry
 
 _OTHERS = 1.5  # times that: others in the group read again, too, and whose memory it was is unknown

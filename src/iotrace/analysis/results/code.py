@@ -24,6 +24,13 @@ class HotLine(ReportPart, frozen=True, kw_only=True):
         default_factory=list
     )
     calls_fraction: Annotated[float | None, figure("the share of the samples that are in `calls`, at `line` and `also`", null="`calls` is")] = None
+    held_fraction: Annotated[
+        float | None, figure("of an item, the share of the samples at `line` in which the interpreter's lock was held", null="of other code")
+    ] = None
+    passes_fraction: Annotated[
+        float | None,
+        figure("of an item, the share of all of its time, reading and decoding too, that passes at `line`", null="of other code, or of several lines"),
+    ] = None
 
     @property
     def lines(self) -> str:
@@ -93,10 +100,14 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     ] = None
     inside_seconds: Annotated[float, figure("writing and collecting garbage that is mostly in it: on top of `seconds`, it takes as much at most")] = 0.0
     within: Annotated[bool, figure("whether it lies in forward, backward or optimizer, where the program calls a library that does not train")] = False
+    builds: Annotated[
+        str | None, figure("the dataset whose `__init__` most of it is in, empty where Lightning asks it for a loader: it builds data anew", null="neither")
+    ] = None
     grows_ms: Annotated[
         list[float] | None,
-        figure("in the first and the last quarter of each epoch", "ms per step", null="it does not grow threefold in each of two or more"),
+        figure("in the first and the last quarter of each epoch, or of the run", "ms per step", null="it does not grow threefold there"),
     ] = None
+    grows_in_run: Annotated[bool, figure("whether that is of the run: it does not begin anew with each of two epochs or more")] = False
 
     @property
     def growing(self) -> str:
@@ -104,7 +115,13 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
         if self.grows_ms is None:
             return ""
         first_ms, last_ms = self.grows_ms
-        return f", as it grows through each epoch: {first_ms:.1f} ms a step in its first quarter, {last_ms:.1f} in its last"
+        through = "the run" if self.grows_in_run else "each epoch"
+        return f", and takes longer at each step: {first_ms:.1f} ms in the first quarter of {through}, {last_ms:.1f} in the last"
+
+    @property
+    def grows_by_ms(self) -> float:
+        """How much longer it takes in the last quarter than in the first; 0 where it does not grow."""
+        return 0.0 if self.grows_ms is None else self.grows_ms[1] - self.grows_ms[0]
 
     @property
     def recurs(self) -> bool:
@@ -180,7 +197,8 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
         every = f", every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
         least = "at least " if self.least else ""
         at = "" if self.hot is None else self.hot.beside(self.function)
-        took = f"{self.function} took {least}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s"
+        anew = "" if self.builds is None else f" builds {self.builds or 'its data'} anew, which"
+        took = f"{self.function}{anew} took {least}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s"
         if self.inside_seconds:  # which hides some of its calls
             return f"{took}{at}; up to {self.seconds + self.inside_seconds:.1f} s with the writing and garbage collection in it"
         return f"{took}: {least}{self.count} times{every}{at}"

@@ -18,6 +18,7 @@ _KINDS = {
     "evaluation": "validation",
     "checkpoint": "saving checkpoints",
     "collection": "Python's garbage collection",
+    "compilation": "compiling",
 }
 
 
@@ -131,7 +132,10 @@ class Collector(ReportPart, frozen=True, kw_only=True):
 class LoopEvents(ReportPart, frozen=True, kw_only=True):
     """What the loop does now and then beside its steps: one kind of it, summed up over the whole loop."""
 
-    kind: Annotated[str, figure("`evaluation`, `checkpoint`, `writing`: the loop writes to a file, or waits for the disk (fsync); or `collection`, of garbage")]
+    kind: Annotated[
+        str,
+        figure("`evaluation`, `checkpoint`, `writing`: the loop writes to a file, or waits for the disk (fsync); `collection`, of garbage; or `compilation`"),
+    ]
     count: Annotated[int, figure("in how many steps")]
     seconds: Annotated[float, figure("their sum")]
     loop_seconds: Annotated[float, figure("the loop's length, as in the account")]
@@ -160,6 +164,8 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
             null="another kind, or not known",
         ),
     ] = None
+    compiler: Annotated[str | None, figure("of compiling, what compiles: `jax.jit` or `torch.compile`", null="another kind")] = None
+    late: Annotated[int | None, figure("of compiling, in how many steps of the loop's second half", null="another kind")] = None
     collector: Annotated[Collector | None, figure("of collecting garbage, the collector", null="another kind, or not known")] = None
     hot: Annotated[
         HotLine | None, figure("of an evaluation, the line that most of it is in, outside of its waits and its models", null="another kind, or no line is")
@@ -178,7 +184,7 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     def said(self) -> str:
         """Say what it took of the loop, how often, and what of it is known."""
         took = f"{self.seconds:.1f} of the loop's {self.loop_seconds:.1f} s"
-        seldom = (self.every_steps or 0.0) >= _SELDOM and self.kind != "collection"
+        seldom = (self.every_steps or 0.0) >= _SELDOM and self.kind not in ("collection", "compilation")
         every = f"every {self.every_steps:.3g} steps" if seldom else ""
         if self.is_one_file:
             which = f", one in {self.every_steps:.3g}" if seldom else ""
@@ -285,6 +291,10 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
     worst_batches: Annotated[list[WorstBatch], figure("the longest waits, five at most", "ms")] = msgspec.field(default_factory=list)
     long_wait_steps: Annotated[int | None, figure("the fewest measured steps that hold 90 % of the raw wait", null="no wait")] = None
     long_wait_first: Annotated[int | None, figure("those of them that begin a pass over a loader", null="no wait")] = None
+    sending_locked_ms: Annotated[
+        float | None,
+        figure("of waits for batches under way, the worker's thread that sends them waited for its interpreter", "ms per step", null="no worker tells of that"),
+    ] = None
     without_cpu_ms: dict[str, float] | None = None
     queueing_ms: Annotated[
         float | None,

@@ -10,7 +10,31 @@ import msgspec
 
 from iotrace.analysis.results.base import ReportPart, figure
 from iotrace.analysis.results.code import HotLine
-from iotrace.units import duration
+from iotrace.units import counted, duration
+
+_MANY_FILES = 10.0  # that a sampler reads: fewer may be an index
+
+
+class SamplerWork(ReportPart, frozen=True, kw_only=True):
+    """What a sampler of the program does in the loop before each epoch, in epochs but the first."""
+
+    function: Annotated[str, figure("the program's outermost function of it, with its file and first line")]
+    inner: Annotated[str | None, figure("the innermost that most of it is in", null="none but that")] = None
+    passes: Annotated[int, figure("so many epochs")]
+    ms: Annotated[float, figure("how long it takes before each", "ms")]
+    files: Annotated[float | None, figure("files that it reads there, a mean", null="POSIX calls were not traced")] = None
+
+    @property
+    def said(self) -> str:
+        """Say what it does, and how long that takes."""
+        most = "" if self.inner is None else f", most of it in {self.inner}"
+        reads = f": it reads {counted(round(self.files or 0), 'file')} in the main process" if self.reads else ""
+        return f"{self.function} takes {duration(1e6 * self.ms)} before each epoch{most}{reads}"
+
+    @property
+    def reads(self) -> bool:
+        """Whether it reads many files."""
+        return (self.files or 0.0) >= _MANY_FILES
 
 
 class LoaderResult(ReportPart, frozen=True, kw_only=True):
@@ -25,6 +49,9 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     item_hot: Annotated[HotLine | None, figure("the line that making an item is mostly in", null="no line is, or too few samples")] = None
     collate_hot: Annotated[HotLine | None, figure("the line that `collate` is mostly in", null="no line is, or too few samples")] = None
     sampling_hot: Annotated[HotLine | None, figure("the line that its sampler is mostly in while the loop waits", null="no line is, or too few samples")] = None
+    sampler: Annotated[
+        SamplerWork | None, figure("what its sampler does before each epoch", null="less than 10 ms, too few samples, or it has none of the program's")
+    ] = None
     start_code: Annotated[
         str | None, figure("the program's function that workers are mostly in as they start, such as a `worker_init_fn`", null="none is, or too few samples")
     ] = None
@@ -33,7 +60,9 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
         str | None, figure("the file that its workers work with for most of their first sample, and in no other one", null="there is none")
     ] = None
     first_file_ms: Annotated[float | None, figure("how long they do, the median", null="`first_file` is")] = None
-    first_code: Annotated[str | None, figure("the program's innermost function that most of that is in", null="none is, or too few samples")] = None
+    first_code: Annotated[str | None, figure("the program's innermost function that most of long first samples is in", null="none is, or too few samples")] = (
+        None
+    )
     wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
     within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
     library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None
@@ -135,6 +164,7 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
     wait_ms: Annotated[float, figure("the data wait charged to it, per step", "ms", said="wait", place=-1)]
     gain_ms: Annotated[float | None, figure("what a step loses without it, by replay", "ms per step", null="the loader is no DataLoader in order")] = None
     most_ms: Annotated[float | None, figure("the same at most, where what is left gets quicker", "ms per step", null="it is not known")] = None
+    spares_fraction: Annotated[float | None, figure("what share of making batches goes with it at most", null="it is not known")] = None
 
 
 class PipelineStage(ReportPart, frozen=True, kw_only=True):

@@ -230,8 +230,9 @@ class Startup(ReportPart, frozen=True, kw_only=True):
 
 # All of the time, as the user's clock sees it: start-up, loop, end.
 
-START_UP, FIRST_START, TRAINING, WAITS, SKIPPED, FIRST_BATCHES, ITERATORS = _OF_TRAINING = (
-    *("start-up", "first start", "training", "waits", "skipped batches", "first batches", "iterators"),
+START_UP, FIRST_START, FIRST_SAMPLING, TRAINING, WAITS, SKIPPED, FIRST_BATCHES, ITERATORS, SAMPLING = _OF_TRAINING = (
+    *("start-up", "first start", "first sampling", "training", "waits", "skipped batches", "first batches"),
+    *("iterators", "sampling"),
 )
 VALIDATION, VALIDATION_ITERATORS, CHECKPOINTS, WRITING, PROFILER, HANGING, END = _BESIDE = (
     *("validation", "validation iterators", "checkpoints", "writing", "profiler", "hung", "end"),
@@ -239,12 +240,14 @@ VALIDATION, VALIDATION_ITERATORS, CHECKPOINTS, WRITING, PROFILER, HANGING, END =
 PARTS = (*_OF_TRAINING, *_BESIDE)
 _NEEDLESS, _MOST_NAMED = 0.25, 3  # of what a worker imports; packages in a sentence
 _WORTH_PERCENT = 5.0
-BEFORE_AND_AFTER = (START_UP, FIRST_START, HANGING, END)
+BEFORE_AND_AFTER = (START_UP, FIRST_START, FIRST_SAMPLING, HANGING, END)
 ACCOUNT_NAMES = {  # as sentences call the parts; others by their own names
     FIRST_START: "workers' first start",
+    FIRST_SAMPLING: "choosing the first epoch's samples",
     WAITS: "waits for batches",
     SKIPPED: "batches not trained on",
     ITERATORS: "making iterators",
+    SAMPLING: "choosing later epochs' samples",
     VALIDATION_ITERATORS: "making iterators of its validation",
     WRITING: "writing files",
     PROFILER: "starting and ending torch.profiler (iotrace)",
@@ -322,13 +325,15 @@ class Account(ReportPart, frozen=True, kw_only=True):
     """
 
     whole_ns: Annotated[int, figure("from the start to the end of the process's run, as far as it was seen")]
-    loop_ns: Annotated[int, figure("of that from the first batch to the end of the last step, or of an evaluation behind it, without `first start`")]
+    loop_ns: Annotated[
+        int, figure("of that from the first batch to the end of the last step, or of an evaluation behind it, without `first start` and `first sampling`")
+    ]
     steps: Annotated[int, figure("batches that the loop trained on, from the first to the last: the steps of a program's own clock")]
     parts: Annotated[list[AccountPart], figure("start-up, loop and end, in their order")]
-    loader_pct: Annotated[float | None, figure("of the loop: waits, first batches, and iterators, those of evaluations too", null="the wait is not known")] = (
-        None
-    )
-    restarts_pct: Annotated[float | None, figure("of the loop: iterators alone, those of evaluations too", null="the wait is not known")] = None
+    loader_pct: Annotated[
+        float | None, figure("of the loop: waits, first batches, iterators, those of evaluations too, and `sampling`", null="the wait is not known")
+    ] = None
+    restarts_pct: Annotated[float | None, figure("of the loop: iterators, those of evaluations too, and `sampling` alone", null="the wait is not known")] = None
     validation_first_batches_ns: Annotated[int, figure("of `validation iterators` the waits for first batches")] = 0
     iterators: Annotated[int, figure("iterators that the loop made of loaders with workers, after the first of each")] = 0
     one_batch_iterators: Annotated[int, figure("iterators of which the loop took one batch, and left them")] = 0
@@ -341,8 +346,13 @@ class Account(ReportPart, frozen=True, kw_only=True):
 
     @property
     def judged_ns(self) -> int:
-        """The loop and the first start of its workers."""
-        return self.part_ns(FIRST_START) + self.loop_ns
+        """The loop, and before it the first start of its workers and the choice of the first samples."""
+        return self.first_ns + self.loop_ns
+
+    @property
+    def first_ns(self) -> int:
+        """What the first iterators took: workers started, and samplers chose."""
+        return self.part_ns(FIRST_START) + self.part_ns(FIRST_SAMPLING)
 
     @property
     def step_ms(self) -> float | None:

@@ -47,7 +47,7 @@ MOST_FACTOR, WIDE = 10.0, 2.0  # a larger one is no figure; times what a fix gai
 class Fix(ReportPart, frozen=True, kw_only=True):
     """A change to make; its gain is what goes with its cause, or where `gain_interval_ms` is known a prediction.
 
-    Gains of several do not add up.
+    Gains of several do not add up: of two causes (`joins`) both together gain more than each.
     """
 
     id: Annotated[str, figure("its name, by which others refer to it")]
@@ -63,6 +63,8 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="no rule does")] = None
     command: Annotated[str, figure("what to type, where a command makes the change")] = ""
     change: Annotated[Change | None, figure("the same, for programs", null="the program has to be edited")] = None
+    joins: Annotated[str, figure("how it stands to the first one: `or`, another way to the same; `and`, it ends another cause")] = "or"
+    is_minor: Annotated[bool, figure("whether it gains too little beside the first one for a first screen")] = False
 
     @property
     def is_predicted(self) -> bool:
@@ -306,6 +308,8 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     evidence: Annotated[dict[str, float], figure("the figures that it rests on, by name; `loader`: its id, where the loop waits for several")]
     gain_ms_per_step: Annotated[float | None, figure("what the change saves, all else as it was, see gains")] = None
     most_ms_per_step: Annotated[float | None, figure("what of the data wait goes with it at most, see gains", null="all of it may")] = None
+    seen: Annotated[str, figure("what was seen, which `text` says, too, before what to do")] = ""
+    spares_fraction: Annotated[float | None, figure("what share of making batches it spares at most", null="all of it may be")] = None
     remedy: Annotated[str, figure("the change, in short")] = ""
     fix: Annotated[str | None, figure("the `id` of that fix in `verdict`")] = None
     rank: Annotated[int | None, figure("the rank that it is about", null="in older reports")] = None

@@ -18,7 +18,7 @@ def made_lists(facts: LoaderFacts, path: str) -> Remedy | None:
 
     Lists within lists whose length is not fixed take longer as arrays: these are of Python's objects.
     """
-    share = facts.making.as_lists
+    share, name = facts.making.as_lists, name_of(os.path.dirname(path))
     if share < MOSTLY:
         return None
     text = (
@@ -27,13 +27,28 @@ def made_lists(facts: LoaderFacts, path: str) -> Remedy | None:
         'set_format("numpy") or ("torch"), takes them as arrays; without a fixed shape that takes longer. '
         "Of texts: tokenize once, by map, ahead of training"
     )
+    said = f"datasets makes Python lists of the rows of {name}"
+    if facts.hot_held < MOSTLY:
+        return Remedy(
+            'set_format("numpy") where they are numbers of fixed shapes (Array2D)',
+            text,
+            FILES,
+            RESIZED,
+            evidence={"as_lists": share},
+            said=said,
+        )
+    # A line that makes an array of a list looks at each number of it, and lets no other thread run meanwhile.
+    made_ms = {each: facts.causes_ms.get(each, 0.0) for each in ("read", "decode", "transform")}
+    at_line_ms = facts.hot_held * made_ms["transform"]
+    whole_ms = sum(made_ms.values())
+    spared = (whole_ms - made_ms["transform"] + at_line_ms) / whole_ms if whole_ms else 1.0
     return Remedy(
-        'fixed shapes (Array2D) and set_format("numpy"), where they are numbers',
-        text,
-        FILES,
+        f'set_format("numpy"), if {facts.hot_line} makes arrays of these lists',
+        f"{text}. If {facts.hot_line} makes arrays of the lists, it takes as long as it does for that alone",
         RESIZED,
-        evidence={"as_lists": share},
-        said=f"datasets makes Python lists of the rows of {name_of(os.path.dirname(path))}",
+        share=spared,
+        evidence={"as_lists": share, "at_line_ms": at_line_ms},
+        said=f"{said}, and most of a sample is {facts.hot_line}, perhaps for these",
     )
 
 

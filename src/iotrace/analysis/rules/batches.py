@@ -22,6 +22,7 @@ from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.long_samples import LongSamples
 from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
+from iotrace.analysis.wait.hot_lines import THAT_TRAIN
 from iotrace.units import many, percent, size
 
 _FILLS = LongSamples(
@@ -257,6 +258,7 @@ _CROWDED = Making(collate_asleep=0.0, collate_on_cpu=0.19)
     {"cause": "collate", "collate": "default_collate"},
     {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0},
     {"cause": "collate", "collate": "pad", "made_ms": 600.0, "making": _CROWDED},
+    {"cause": "collate", "collate": "Collater", "about": {"collate_library": "torch_geometric"}},
 )
 @silent(
     {"cause": "collate", "collate": "default_collate", "core_free": False},
@@ -270,8 +272,9 @@ def slow_collate(facts: LoaderFacts) -> Iterator[Finding]:
 
     For a function of the program, the kernel's account shows whether it computed, slept or waited for a CPU.
 
-    Remedy: find out what your own function waits for, or compute it once, ahead of training; for torch's own,
-    return narrower dtypes, or make a batch at once in `__getitems__`.
+    Remedy: find out what your own function waits for, or compute it once, ahead of training; give a library's
+    fewer and smaller tensors, as nobody makes that compute less; for torch's own, return narrower dtypes, or
+    make a batch at once in `__getitems__`.
     """
     if held_up_by(facts, "collate") and not (facts.about.tokenizer or fetched_row_by_row(facts)):
         yield from ended_by(_less_collating(facts), "collate", facts)
@@ -295,6 +298,22 @@ def _less_collating(facts: LoaderFacts) -> Remedy | None:
     return None
 
 
+def _of_library(name: str, library: str, on_cpu: float) -> Remedy:
+    """Nobody makes a library's function compute less: what it is given is the program's."""
+    return Remedy(
+        "make samples of fewer, smaller tensors",
+        f"{name} is {library}'s, computes in {percent(on_cpu)} of that, and puts together all that samples "
+        "have: make samples of fewer and smaller tensors, or batches of fewer samples",
+        at_most=True,
+    )
+
+
+def _librarys(facts: LoaderFacts) -> str:
+    """The library that a function is of, also of one that lies elsewhere than packages do; else empty."""
+    file = (facts.about.collate_site or "").rpartition(":")[0]
+    return facts.about.collate_library or next((each for each in file.split("/") if each in THAT_TRAIN), "")
+
+
 def _own_collate(facts: LoaderFacts) -> Remedy | None:
     """By what the program's own function did: it slept, computed, or waited for a CPU."""
     asleep, on_cpu, name = facts.making.collate_asleep, facts.making.collate_on_cpu, facts.collate
@@ -315,9 +334,14 @@ def _own_collate(facts: LoaderFacts) -> Remedy | None:
             "again with a free CPU for each worker (fewer workers, or no other programs)",
             gains=False,
         )
+    called = ""
+    if library := _librarys(facts):
+        if not facts.collate_hot or library in facts.collate_hot.split("/"):
+            return _of_library(name, library, on_cpu)
+        called = f" at {facts.collate_hot}"
     return Remedy(
-        f"compute less in {name}, or vectorise it",
-        f"{facts.collate_line or name} computes in {percent(on_cpu)} of that, and waits for a CPU in "
+        f"compute less{called or f' in {name}'}, or vectorise it",
+        f"{facts.collate_line or name} computes{called} in {percent(on_cpu)} of that, and waits for a CPU in "
         f"{percent(delayed)}: do once, ahead of training, what is not random in it (tokenising, parsing, "
         "converting); only pad and stack here, in whole tensors",
     )

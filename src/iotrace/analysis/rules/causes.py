@@ -79,8 +79,10 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         if facts.first_samples_ms:
             each = f"{facts.making.first_item_ms:.0f} ms each, others {facts.making.item_ms:.2g} ms"
             costs += f", {facts.first_samples_ms:.1f} of it their first samples ({each})"
+            costs += f", most of that in {facts.first_code}" if facts.first_code else ""
+    said_ms = _charged_ms(facts, cause, remedy) * remedy.share if remedy.gone == RESIZED else cause_ms
     if remedy.said:
-        costs = f"{remedy.said}{of_loader(facts)}: {cause_ms:.1f} ms of wait a step"
+        costs = f"{remedy.said}{of_loader(facts)}: {said_ms:.1f} ms of wait a step"
     yield finding(
         facts,
         text=costs,
@@ -95,13 +97,15 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         },
         gain_ms=gain_ms if remedy.gains else None,
         most_ms=_most_ms(facts, cause, remedy, gain_ms) if remedy.gains else None,
+        spares=facts.spared.get(remedy.most or remedy.gone or cause),
         command=remedy.command,
         change=remedy.change,
         cost_ms=_spared_ms(facts, cause, remedy),
         tries=remedy.tries,
         spares_work=remedy.spares_work,
+        first=bool(remedy.said) and remedy.gone == RESIZED,
         is_main_cause=(cause == "startup" and facts.first_samples_ms >= MOSTLY * facts.wait_ms)
-        or (bool(remedy.said) and cause_ms >= TOLD * facts.wait_ms),
+        or (bool(remedy.said) and said_ms >= TOLD * facts.wait_ms),
         **(predicted if remedy.gains and not is_bound else {}),
         **({"gain_interval_ms": [0.0, gain_ms]} if remedy.gains and is_bound else {}),
     )

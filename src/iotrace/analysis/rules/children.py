@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from iotrace.analysis.results import FileIo, Io, ProcessUse
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.locks import of_peer
-from iotrace.analysis.rules.loop import PREPARED_IN_THE_LOOP
+from iotrace.analysis.rules.loop import PREPARED_IN_THE_LOOP, WAITING
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
 from iotrace.analysis.rules.recurring import HIGH
 from iotrace.analysis.wait.locks import SLEEP
@@ -17,6 +17,13 @@ _FEEDING = {
     "before_fraction": 0.8,
     "function": "frames (train.py:30)",
     "function_ms": 80.0,
+}
+_IN_POOL = {
+    "line": "train.py:30",
+    "calls": "Pool.imap",
+    "library": "multiprocessing",
+    "fraction": 1.0,
+    "samples": 90,
 }
 _MAIN = {"role": "main", "pid": 1, "cpu_pct_mean": 15.0, "run_delay_pct_mean": 3.0}
 _BUSY = {
@@ -50,6 +57,7 @@ _READ = {
     {"feeding": _FEEDING, "processes": [_MAIN, _WORKER]},
     {"feeding": {**_FEEDING, "waits": "pipe at train.py:17"}, "processes": [_MAIN, _BUSY]},
     {"feeding": _FEEDING, "processes": [_MAIN, _WORKER, {**_WORKER, "role": "worker 1", "pid": 5}]},
+    {"feeding": {**_FEEDING, "hot": _IN_POOL}, "processes": [_MAIN, _WORKER]},
 )
 @silent(
     {"feeding": _FEEDING, "processes": [_MAIN, _IDLE]},
@@ -88,7 +96,9 @@ def child_at_work(
     idle = max((share for share, _ in known if share < busy_percent), default=None)
     names = sorted({each.program or each.role for _, each in working})
     who = f"{len(working)} processes" if several else f"{names[0]} (pid {working[0][1].pid})"
-    does = f"sleeps in {feeding.function or 'its own code'}"
+    does, hot = f"sleeps in {feeding.function or 'its own code'}", feeding.hot
+    if hot is not None and hot.library in WAITING:
+        does = f"waits in {hot.library}'s {hot.calls} ({hot.line})"
     if feeding.waits:
         does = f"waits for {of_peer(feeding.waits)[0]}"
     text = (

@@ -47,6 +47,7 @@ SUBJECTS = {
         "loop",
         "children",
         "own_code",
+        "compiling",
         "padding",
         "threads",
     ),
@@ -99,7 +100,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     with its evidence, `change` what of it can be carried out without an edit of the program.
     `cost_ms` is what it costs now, `gain_ms` what the change saves where all else takes what it took, or as
     `gain`, a row of the rank's gains, predicts within `gain_interval_ms`. `most_ms` is what of the data wait
-    goes with it at most; None: all of it. A main cause is most of the wait. `tries`: the
+    goes with it at most; None: all of it. `spares` is the share of the making of batches that it spares at
+    most; None: all of it. A main cause is most of the wait. `tries`: the
     change may gain nothing. `spares_work`: it makes less to do, where others only do it faster. Findings
     of the rules that `silences` names are dropped. `first`: most of the wait is its own, and what else gains
     more makes the same shorter, and comes later. Those of one scope come in the order of their codes;
@@ -116,6 +118,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     cost_ms: float | None = None
     gain_ms: float | None = None
     most_ms: float | None = None
+    spares: float | None = None
     gain: str | None = None
     gain_interval_ms: list[float] | None = None
     level: str = "high"

@@ -28,9 +28,9 @@ _WORDS_OF_LOGS = (
 _OBSERVES = frozenset(_WORDS_OF_LOGS.split())
 _ALONE = frozenset(("log", "log_dict", "item"))  # whole names: `log_prob` is none that logs
 _WORDS = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")  # of names_like_this and NamesLikeThis
+_REBUILDS = {**_NOW_AND_THEN, "function": "Birds.train_dataloader (train.py:9)", "builds": "Segments"}
 _JITTED = ("jax", "reraise_with_filtered_traceback")  # in which `jax.jit` traces and compiles a function
 _ABOUT = 0.8  # of the number of times
-_FEWEST_SHAPES = 3  # of the first ones a program has to compile some
 _COMPILES = {
     **CODE,
     "function": "main (fit.py:87)",
@@ -43,11 +43,12 @@ _COMPILES = {
 @fires(
     {"loop_code": [_NOW_AND_THEN]},
     {"loop_code": [{**_NOW_AND_THEN, "inside_seconds": 2.0}]},
-    {"loop_code": [_COMPILES]},
+    {"loop_code": [_REBUILDS]},
+    {"loop_code": [{**_REBUILDS, "function": "rebuilt (train.py:9)"}]},
 )
 @silent(
     {"loop_code": [CODE]},
-    {"loop_code": [{**_COMPILES, "count": 2}]},
+    {"loop_code": [_COMPILES]},  # IO519: where it goes on
     {"loop_code": [{**CODE, "count": 1}]},
     {"loop_code": [{**_NOW_AND_THEN, "seconds": 0.4, "loop_fraction": 0.04}]},
 )
@@ -59,34 +60,39 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     it writes, and garbage that is collected in it, count elsewhere, and may hide some of its calls. With
     these it takes up to the time that is told.
 
-    A step that calls a function of `jax.jit` is long now and then where that compiles it anew, as it does
-    for each new shape of its arguments. Only then does Python run the function's own code. Samples show a
-    call of jax, and not what it does.
+    A function that builds a loader's dataset anew is a cost of the loader, and told with it: by its samples
+    in the dataset's `__init__`, or as Lightning asks it for a loader (`reload_dataloaders_every_n_epochs`).
 
-    Remedy: call it less often, make it faster, or do it in another process. Of `jax.jit`: pad the arguments
-    to few shapes.
+    Remedy: call it less often, make it faster, or do it in another process; of a dataset: build it once.
     """
     compiles = [each for each in facts.report.loop_code if each.hot is not None and _is_jitted(each.hot)]
     for code in facts.report.loop_code:
         if code.hot is not None and code.hot.library in WAITING:
             continue  # it waits there for a thread or process, whatever that does
-        is_compiled = code in compiles
-        if is_compiled and (code.count or 0) < _FEWEST_SHAPES:
-            continue
+        if code in compiles:
+            continue  # what was recorded of that tells it
         if any(each.seconds > code.seconds and _about_as_often(code, each) for each in compiles):
             continue  # it may be what is compiled there
         if code.recurs and code.loop_fraction >= least_of_loop and code.seconds >= LEAST_SECONDS:
             yield Finding(
                 text=code.said,
-                remedy=f"if jax.jit compiles at {code.hot.line}, pad its arguments to few shapes"
-                if is_compiled and code.hot is not None
-                else f"{code.advice('less often')}, or make it faster",
+                remedy=_seldom(code),
                 evidence={"count": float(code.count or 0), "seconds": code.seconds},
                 level="high" if code.loop_fraction >= HIGH else "medium",
                 # Calls that are left out spare what is written and collected in them, too.
                 cost_ms=code.ms_per_step * (code.most_fraction / code.loop_fraction),
+                gain_ms=None if code.builds is None or code.least else code.ms_per_step,
                 is_main_cause=leads(facts, code),
             )
+
+
+def _seldom(code: LoopCode) -> str:
+    """Say to do it less often; to build data once, by the setting of Lightning that has it built."""
+    if code.builds is None:
+        return f"{code.advice('less often')}, or make it faster"
+    if code.function.partition(" (")[0].endswith(("train_dataloader", "val_dataloader")):
+        return "build the data once: Trainer(reload_dataloaders_every_n_epochs=0)"
+    return f"build {code.builds or 'the data'} once, before the loop, and keep it"
 
 
 def _is_jitted(hot: HotLine) -> bool:
@@ -153,14 +159,15 @@ def code_of_the_loop(
     waits in collectives for other ranks.
 
     Samples of the thread's stack name the function, or the line, that takes most of it, and tell where it
-    grows through each epoch, as what works on all that was kept since its start. Of a loop without forward
-    and backward passes, such as one of `partial_fit`, they name the line that takes half of a step: it may
-    be the training itself. That a loop sleeps (`time.sleep`) is seen by looking at its thread; the
-    sleep may stand for a device.
+    takes longer at each step, through each epoch or the run, as what works on all that was kept. Of a loop
+    without forward and backward passes, such as one of `partial_fit`, they name the line that takes half of
+    a step: it may be the training itself. That a loop sleeps (`time.sleep`) is seen by looking at its thread;
+    the sleep may stand for a device.
 
-    Remedy: make that function, or that line, faster. If its name says that it logs or measures, call it every
-    N steps. If it lies between a batch's arrival and the forward pass, it may prepare the batch: do that in
-    the loader's workers, which work ahead of the loop. None if no single function takes much:
+    Remedy: make that function, or that line, faster; call one that grows once an epoch, or reset it; call one
+    that is mostly in torch's calls less often, or on less. If its name says that it logs or measures, call it
+    every N steps. If it lies between a batch's arrival and the forward pass, it may prepare the batch: do it
+    in the loader's workers, which work ahead of the loop. None if no single function takes much:
     `iotrace.region` around parts of the loop names them.
     """
     report = facts.report
@@ -327,6 +334,9 @@ def _one_function(
 
 def _faster(code: LoopCode) -> str:
     """Say to make it faster; or to do it seldom, or in workers, where its name or its place allows that."""
+    name = code.function.partition(" (")[0]
+    if code.grows_ms is not None and not code.is_line:
+        return f"call {name} once an epoch, or reset it: it works on all it keeps"
     what = code.function if code.hot is None else code.hot.placed(code.function)
     called = f"call {'it' if code.hot is None else code.function.partition(' (')[0]}"
     called = "do it" if code.is_line else called
@@ -334,7 +344,16 @@ def _faster(code: LoopCode) -> str:
         return f"make {what} faster, or {called} every N steps"
     if (code.before_fraction or 0.0) >= MOSTLY:
         return f"make {what} faster, or {called} in the loader's workers (collate_fn)"
+    if code.hot is not None and not code.is_line and _is_of_torch(code):
+        return f"call {name} less often, or on less: most of it is torch's"
     return f"make {what} faster"
+
+
+def _is_of_torch(code: LoopCode) -> bool:
+    """Whether its line is mostly in calls of torch, or others that release the lock: it cannot be faster."""
+    if code.hot is not None and code.hot.library:
+        return code.hot.library in THAT_TRAIN
+    return code.held_fraction is not None and code.held_fraction < MOSTLY
 
 
 def may_be_left_out(code: LoopCode) -> bool:

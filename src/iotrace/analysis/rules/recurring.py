@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from typing import Any
 
 from iotrace.analysis.results import Collector, Evidence, LoopCode, LoopEvents
 from iotrace.analysis.rules.facts.rank import RankFacts
@@ -61,6 +62,11 @@ def _most_ms(facts: RankFacts, events: LoopEvents) -> float | None:
     """What a step loses without them; None where the steps of the run are not known."""
     account = facts.report.account
     return 1e3 * events.seconds / account.steps if account is not None and account.steps else None
+
+
+def _bound(gain_ms: float | None) -> dict[str, Any]:
+    """A gain of what is done less often: no more than all of it, and nobody knows how much of that."""
+    return {"gain_ms": gain_ms, "gain_interval_ms": None if gain_ms is None else [0.0, gain_ms]}
 
 
 def _has_room(facts: RankFacts, workers: int) -> bool:
@@ -123,7 +129,7 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             evidence={**evidence, "wait_seconds": waits},
             level=_level(events),
             is_main_cause=leads(facts, events),
-            gain_ms=_most_ms(facts, events),
+            **_bound(_most_ms(facts, events)),
         )
 
 
@@ -147,7 +153,6 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     """
     weights = sum(model.size_bytes or 0 for model in facts.report.models)
     for events, evidence in _recurring(facts, "checkpoint", least_of_loop):
-        gain_ms = _most_ms(facts, events)
         text, remedy = events.said, f"save checkpoints in the background ({_ASYNCHRONOUS}), or less often"
         each = (events.bytes or 0) / max(events.count, events.files or 0)
         if weights and each >= max(_LARGE, _BEYOND * weights):
@@ -160,9 +165,7 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             evidence=evidence,
             level=_level(events),
             is_main_cause=leads(facts, events),
-            gain_ms=gain_ms,
-            # A thread that saves takes turns with the training.
-            gain_interval_ms=None if gain_ms is None else [0.0, gain_ms],
+            **_bound(_most_ms(facts, events)),  # a thread that saves takes turns with the training
         )
 
 
@@ -201,7 +204,7 @@ def recurring_sync(
             evidence=evidence,
             level=_level(events),
             is_main_cause=leads(facts, events),
-            gain_ms=_most_ms(facts, events) if events.reopened else None,
+            **_bound(_most_ms(facts, events) if events.reopened else None),
         )
 
 
@@ -243,7 +246,7 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
             level=_level(events),
             silences=("IO214",),  # which says the same of what lies in waits
             is_main_cause=leads(facts, events),
-            gain_ms=_most_ms(facts, events),
+            **_bound(_most_ms(facts, events)),
         )
 
 

@@ -108,7 +108,7 @@ def repeated_work(
 
     Remedy: make the list or read the index once, in the dataset's `__init__`; read only the part of a sound
     or an image that is used, where its library can; unpack archives and videos ahead of training, or seek in
-    them; give a database an index of what is asked for; open files once in each
+    videos whose keyframes lie close; give a database an index of what is asked for; open files once in each
     worker, and keep them open, and what was read of their layout.
     """
     causes_ms = facts.report.data_wait.causes_ms
@@ -134,6 +134,7 @@ def repeated_work(
                 cost_ms=work.wait_ms,
                 gain_ms=None if work.gain_ms is None else _spared(work) * work.gain_ms,
                 most_ms=work.most_ms,
+                spares=work.spares_fraction,
                 is_main_cause=is_main_cause,
                 spares_work=True,
                 silences=("IO101", "IO102", "IO103") if work.kind == DECODING else ("IO101", "IO103"),
@@ -156,7 +157,7 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
     does = {
         LISTING: f"listing {names}",
         READING_AGAIN: f"reading {_share(work)} {names} again",
-        DECODING: f"{'scanning' if _is_database(work) else 'decoding'} {_share(work)} {names} again",
+        DECODING: _decoding(work, names),
         OPENING: f"opening {names} again, before it reads data",
         ASKING: f"asking for files in {names} that it does not open",
     }[work.kind]
@@ -167,6 +168,14 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
     name, _, line = (work.site or "").partition(" (")
     where = f"at {line[:-1]}" if who.startswith(f"{name} (") else f"in {work.site}"
     return f"{who} spends {of} {does}{rare}{_blocks(work)}{f', most of it {where}' if work.site else ''}"
+
+
+def _decoding(work: RepeatedWork, names: str) -> str:
+    """Say what it decodes; how much of a file it reads for that is seen, not how much of it is decoded."""
+    verb = "scanning" if _is_database(work) else "decoding"
+    if _reads_all(work):
+        return f"{verb} {_share(work)} {names} again"
+    return f"{verb} {names} (it reads {percent(work.read_fraction or 0.0)} of that)"
 
 
 def _is_tiled_better(work: RepeatedWork) -> bool:
@@ -199,8 +208,11 @@ def _is_database(work: RepeatedWork) -> bool:
 
 def _share(work: RepeatedWork) -> str:
     """What a sample reads of a file."""
-    read = 1.0 if work.read_fraction is None else work.read_fraction
-    return "the whole of" if read >= 0.9 else f"{percent(read)} of"
+    return "the whole of" if _reads_all(work) else f"{percent(work.read_fraction or 0.0)} of"
+
+
+def _reads_all(work: RepeatedWork) -> bool:
+    return work.read_fraction is None or work.read_fraction >= 0.9
 
 
 def _named(work: RepeatedWork) -> str:
@@ -259,8 +271,10 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
     what = _what(work, "the files")
     if work.paths[0].endswith(_VIDEOS):
         return (
-            f"store the frames of {what} as images, or seek to those that are used",
-            f"store the frames of {what} as images, or seek to those that a sample uses (decord, torchcodec)",
+            "store frames as images; near keyframes gain less",
+            f"store the frames of {what} as images; or, for less gain, seek to those that a sample uses "
+            "(PyAV's seek, decord, torchcodec) in videos whose keyframes lie close (ffmpeg -i IN -g 8 OUT): "
+            "to seek is to decode all from the keyframe before",
         )
     if _is_database(work):
         return (

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from iotrace.analysis.results import SamplerWork
 from iotrace.analysis.rules.causes import (
     MOSTLY,
     Remedy,
@@ -23,6 +24,8 @@ from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 
 _WITHOUT_REPLACEMENT = "WeightedRandomSampler(replacement=False)"
 _DRAWN_ONCE = Making(draw_ms=1300.0)
+_SORTS = SamplerWork(function="Buckets.__iter__ (train.py:9)", passes=5, ms=900.0, files=1.0)
+_MEASURES = replace(_SORTS, inner="length (train.py:4)", files=8000.0)
 _EVERY_FILE = EveryFile(also_read=1.0, opens_per_pass=1.0, opens_per_sample=1.0)
 _ALL_FILES = Making(every_file=_EVERY_FILE, ranks=2)
 _BY_INDEX: dict[str, object] = {"iterable": False}
@@ -39,6 +42,7 @@ def _files(**changed: float) -> Making:
     {"cause": "sampling", "sampler": "Buckets"},
     {"cause": "sampling", "making": _DRAWN_ONCE, "torch_sampler": _WITHOUT_REPLACEMENT},
     {"cause": "sampling", "making": _DRAWN_ONCE, "torch_sampler": "RandomSampler(replacement=False)"},
+    {"cause": "sampling", "making": _DRAWN_ONCE, "about": {"sampler": "Buckets"}, "draws": _MEASURES},
     {"cause": "sampling", "making": _DRAWN_ONCE, "sampler": "Buckets"},
 )
 @silent(
@@ -72,24 +76,52 @@ def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
         yield from ended_by(remedy, "sampling", facts)
 
 
-@rule("IO219", "samples-drawn-with-the-iterator", "loader", turn=THE_CAUSE, saves_wait=False)
-@fires({"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0})
+@rule("IO219", "samples-drawn-with-the-iterator", "loader", turn=THE_CAUSE, saves_wait=False, of_run=True)
+@fires(
+    {"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0},
+    {
+        "about": {"persistent_workers": True, "workers": 2, "sampler": "Buckets"},
+        "draws": _MEASURES,
+        "steps": 100,
+    },
+    {
+        "about": {"persistent_workers": False, "workers": 2, "sampler": "Buckets"},
+        "draws": _SORTS,
+        "steps": 100,
+    },
+)
 @silent(
     {"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 1.0},
     {"about": {"persistent_workers": True, "workers": 2}, "restart_ms": 40.0},
     {"about": {"persistent_workers": False, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0},
+    {
+        "about": {"persistent_workers": True, "workers": 2, "sampler": "Buckets"},
+        "draws": _MEASURES,
+        "steps": 10_000,
+    },
+    {
+        "about": {"workers": 0, "sampler": "Buckets"},
+        "draws": _MEASURES,
+        "steps": 100,
+    },  # IO217: its loop waits
 )
 def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
-    """Making an iterator takes long although its workers stay: its sampler is asked for the first indices.
+    """Making an iterator takes long, as its sampler is asked for the first samples there.
 
-    A loop that makes an iterator each epoch waits there for a sampler that draws all samples of the epoch at
-    once. That time was not measured alone: workers that begin a new pass take a part of it.
+    A loop that makes an iterator each epoch waits there for a sampler that measures files, or draws all
+    samples of the epoch, at once. Samples of the thread's stack name its function. Without them that time was
+    not measured alone: workers that begin a new pass take a part of it.
 
     Remedy: keep what is the same in each epoch, such as lengths of files, and draw with arrays; for
     `WeightedRandomSampler`, search in a cumulative sum of the weights.
     """
-    about = facts.about
+    about, work = facts.about, facts.draws
     name = about.sampler or about.torch_sampler or ""
+    if work is not None and about.workers and facts.steps:
+        cost_ms = work.ms * work.passes / facts.steps
+        if is_worth(cost_ms, facts):
+            yield _measured_draw(facts, work, cost_ms)
+        return
     may_draw = about.sampler is not None or name.startswith("WeightedRandomSampler")
     if not (may_draw and about.persistent_workers and about.workers and is_worth(facts.restart_ms, facts)):
         return
@@ -104,6 +136,21 @@ def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
         evidence={"restart_ms": facts.restart_ms, **which(facts)},
         cost_ms=facts.restart_ms,
         tries=True,
+    )
+
+
+def _measured_draw(facts: LoaderFacts, work: SamplerWork, cost_ms: float) -> Finding:
+    """Say what the sampler does before each epoch, by its own function."""
+    short, text = _faster_draw(facts)
+    return finding(
+        facts,
+        text=work.said,
+        how=text,
+        remedy=short,
+        level=level(cost_ms, facts),
+        evidence={"draw_ms": work.ms, "epochs": float(work.passes), **which(facts)},
+        cost_ms=cost_ms,
+        gain_ms=cost_ms,
     )
 
 
@@ -156,8 +203,14 @@ def each_rank_draws_all(facts: LoaderFacts, *, alike: float = 0.05) -> Iterator[
 
 def _faster_draw(facts: LoaderFacts) -> tuple[str, str]:
     """Say in short, and as a sentence, how a sampler draws an epoch's samples faster."""
-    about = facts.about
+    about, work = facts.about, facts.draws
     name = about.sampler or about.torch_sampler or "its sampler"
+    if work is not None and work.reads:
+        short = f"let {name} keep the first epoch's lengths (a cache), not read all files"
+        return (
+            short,
+            "keep what it finds in the files in the first epoch, such as lengths, or store it beside them",
+        )
     short = f"let {name} do less in __iter__: keep lengths, draw with arrays"
     text = "keep what is the same in each epoch, such as lengths of files, and draw with arrays"
     if about.sampler is None and about.torch_sampler == _WITHOUT_REPLACEMENT:
@@ -180,7 +233,9 @@ def _drawn_at_once(facts: LoaderFacts, draw_ms: float) -> Iterator[Finding]:
     for each in ended_by(remedy, "sampling", facts):
         yield replace(
             each,
-            text=f"{name}{of_loader(facts)} draws an epoch's samples at once, in the loop: {draw_ms:.0f} ms "
+            text=facts.draws.said
+            if facts.draws is not None
+            else f"{name}{of_loader(facts)} draws an epoch's samples at once, in the loop: {draw_ms:.0f} ms "
             "before each epoch's first batch",
             how=remedy.text,
             is_main_cause=facts.causes_ms["sampling"] >= MOSTLY * facts.wait_ms,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
+from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.rules.batches import fetched_row_by_row
 from iotrace.analysis.rules.causes import (
     MOSTLY,
@@ -23,6 +26,7 @@ from iotrace.analysis.rules.mapped_arrays import read_across
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.rules.reread import opened_again, stores_opened_again
 from iotrace.analysis.wait.gain_bound import RESIZED
+from iotrace.analysis.wait.locks import INTERPRETER
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
 
@@ -32,6 +36,17 @@ _MAPPED = {"accesses": 900, "apart_fraction": 1.0, "piece_bytes": 4, "gap_bytes"
 _IN_COLUMNS = {"path": "d/a.npy", "transform_ms": 45.0, "amplification": {"mapped": _MAPPED}}
 _IN_STORES = [{"path": "d/a.zarr/x/zarr.json", "opens": 3200}]
 _ASLEEP = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0}
+_LAST = PipelineStage(
+    name="collate", makers=1, of="threads", busy=0.1, items=90, item_ms=1.0, puts="queue.Queue", wait_ms=1.0
+)
+_STAGES = {
+    "wrapped": True,
+    "pool": "queue.Queue",
+    "workers": 1,
+    "dataset": "collate",
+    "item": "fetch",
+    "pipeline": [replace(_LAST, name="fetch", busy=0.7, slowest=True, locks_ms={INTERPRETER: 0.5}), _LAST],
+}
 _PIPELINE = {
     "cause": "transform",
     "dataset": "WebDataset",
@@ -47,6 +62,8 @@ _PIPELINE = {
     _ASLEEP,
     {**_ASLEEP, "hot_in": "zarr", "files": _IN_STORES},
     {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True},
+    {**_ASLEEP, **_STAGES},
+    {"cause": "transform", "asleep": 0.0, "on_cpu": 0.1, **_STAGES, "waits_alone": True},
     {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
     {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
     {"cause": "transform", "groups": [_IN_COLUMNS]},
@@ -100,10 +117,13 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         if not facts.item and own:
             return None  # a library's threads make samples of it: no code of the program sleeps
         if facts.about.pool and facts.about.workers and not facts.about.fed_by:
-            pool = f"{facts.about.pool}, which has {facts.about.workers}"
             who = "producers for" if "." in facts.about.pool else "workers in"  # of a queue, a pipe
+            more = f"more {who} the {facts.about.pool}, which has {facts.about.workers}"
+            if (stage := _one_of_several(facts)) is not None:
+                more = f"more {stage.of} for {stage.name}, which has {stage.makers}"
             return Remedy(
-                f"more {who} the {pool}: {item or 'its task'} sleeps; if for a lock, hold it for less",
+                f"{more}: {'it' if stage is not None else item or 'its task'} sleeps; if for a lock, hold it "
+                "for less",
                 f"it sleeps in {percent(min(1.0, asleep / share))} of that: if for storage or a server, "
                 "more of them wait at the same time; if for a lock, hold it for less time",
                 tries=True,
@@ -119,12 +139,16 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     if on_cpu < max(asleep, TELLING * share):
         if delayed < MOSTLY:
             return None
+        stage = _one_of_several(facts)
+        cpu = "a CPU"
+        if stage is not None and INTERPRETER in stage.locks_ms:
+            cpu = "a CPU or Python's interpreter"
         spare = f"do less at {facts.hot_line}, or " if facts.hot_line else ""
         slow = "" if facts.hot_line else ", so what is slow is unknown"
         return Remedy(
-            f"{spare}run again with a free CPU for each worker: {item or 'the transform'} waited for a CPU "
+            f"{spare}run again with a free CPU for each worker: {item or 'the transform'} waited for {cpu} "
             f"{percent(delayed)} of the time",
-            f"its thread waited for a CPU in {percent(delayed)} of the time{slow}: {spare}"
+            f"its thread waited for {cpu} in {percent(delayed)} of the time{slow}: {spare}"
             "run again with a free CPU for each worker (fewer workers, or no other programs)",
             gains=False,
         )
@@ -161,6 +185,12 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         most=RESIZED,  # what was made ahead is neither read nor decoded as before
         gains=not called,
     )
+
+
+def _one_of_several(facts: LoaderFacts) -> PipelineStage | None:
+    """The program's stage that holds the loop up, of several: the queue's own maker is the last of them."""
+    several = len(facts.pipeline) > 1 and not facts.about.library
+    return next((each for each in facts.pipeline if each.slowest), None) if several else None
 
 
 def _did(facts: LoaderFacts) -> tuple[float, float, float, float] | None:

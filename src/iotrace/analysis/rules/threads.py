@@ -142,6 +142,7 @@ _PARSING = {
     "usable": 2,
     "online": 2,
     "without_cpu_ms": 0.0,
+    "raw_ms": 10.0,
     "steps": {"thread_run_delay_ms": 35.0},
     "loaders": [_VOC],
     "sample_calls": [
@@ -174,6 +175,7 @@ _COLLATING = [
     {**_PARSING, "host": {"cpu_busy_fraction": 1.0, "others_cpu_fraction": 0.9}},  # others take the CPUs
     {**_PARSING, "host": {"cpu_busy_fraction": 0.6, "others_cpu_fraction": 0.1}},
     {**_PARSING, "made_asleep": 0.8},
+    {**_PARSING, "raw_ms": 40.0},  # the loop waits for longer: the loader does not keep up
     {**_PARSING, "loaders": [{**_VOC, "item_hot": {**_PARSE, "fraction": 0.5}}]},
     {**_PARSING, "steps": {"thread_run_delay_ms": 9.0}},
     {**_PARSING, "sample_calls": _COLLATING},  # in which no line is hot
@@ -183,11 +185,11 @@ def training_without_cpu(
 ) -> Iterator[Finding]:
     """The training thread is ready to run and has no CPU, while workers have them.
 
-    The loader keeps up, and steps are slow all the same. The kernel counts how long the thread was ready and
-    did not run. Either threads of a library in the workers take the CPUs. The gain of fewer threads is then
-    unknown, as threads that spin compute nothing. Or the dataset's own code takes them, and one line of it
-    takes most of each sample. Other programs take CPUs, too: the workers are charged by their share of all
-    CPU time but the training's.
+    The loader keeps up, or the loop waits for it for less than that, and steps are slow all the same. The
+    kernel counts how long the thread was ready and did not run. Either threads of a library in the workers
+    take the CPUs. The gain of fewer threads is then unknown, as threads that spin compute nothing. Or the
+    dataset's own code takes them, and one line of it takes most of each sample. Other programs take CPUs,
+    too: the workers are charged by their share of all CPU time but the training's.
 
     It is a line of making samples or of the collate function, of whichever the workers do longer.
 
@@ -202,7 +204,7 @@ def training_without_cpu(
     delay_ms = min(delay_ms, step_ms - (wait.raw_ms or 0.0))
     if pool is None:
         own_ms = delay_ms * _workers_share(facts.report.system)
-        if own_ms >= least_of_own * step_ms:
+        if own_ms >= max(least_of_own * step_ms, wait.raw_ms or 0.0):  # else the wait is what is to be mended
             yield from _costly_line(facts, own_ms, step_ms, mostly)
     elif delay_ms >= least_of_step * step_ms and not _is_of_chunks(facts, pool):
         stage = f"the training thread waits for a CPU in {delay_ms:.1f} of {step_ms:.1f} ms of a step"

@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from operator import attrgetter
 
 from iotrace.analysis.host.disturbance import TRACING_COST, alone
 from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import BAD, CAUTION, TRACING_PERCENT
 from iotrace.analysis.rules.disturbances import MIB, SHORTER, Bounds, doubt
 from iotrace.analysis.rules.facts.trust import TrustFacts
+from iotrace.analysis.rules.loop import CODE
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
+from iotrace.analysis.verdict.loop_costs import loop_costs
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, bound_fraction
 from iotrace.units import bounds, counted, percent
 
 _FIRST = "IO701"  # the code at whose place a doubt is told that is a symptom
 _SEEN = {"IO218": "asleep_ms", "IO238": "locked_ms", "IO250": "locked_ms"}  # what looks at threads explain
+_MOST = 0.5  # of how steps differ: what code that grows has to explain
 _LONG_STEPS = 2.0  # p95 over median, from which it is said
+_GROWS: dict[str, object] = {
+    "loop_code": [{**CODE, "ms_per_step": 60.0, "grows_ms": [10.0, 110.0]}],
+    "culprits": [{"id": "code-of-the-loop", "code": "IO506"}],
+}
+_UNSURE: dict[str, object] = {
+    "host": {"others_cpu_fraction": 0.9, "cpu_busy_fraction": 0.99},
+    "wait": {
+        "raw_ms": 60.0,
+        "raw_wait_fraction_ci95": [0.5, 0.7],
+        "causes_ms": {"decode": 60.0},
+        "without_cpu_ms": {"decode": 55.0},
+        "queueing_ms": 55.0,
+    },
+    "processes": [{"role": "main", "run_delay_pct_mean": 1.0}],
+}
+# The loop itself computes for 45 % of its time, others or not.
+_DRAWS: dict[str, object] = {
+    "loop_ns": 100,
+    "steps": 10,
+    "iterators": 5,
+    "loader_pct": 95.0,
+    "restarts_pct": 45.0,
+    "parts": [
+        {"name": "sampling", "ns": 45, "in_loop": True},
+        {"name": "waits", "ns": 50, "in_loop": True},
+    ],
+}
 _VERDICT_BOUNDS = (0.05, 0.20)
 _LAST = "IO799"  # what only says that a small figure is unknown
 _CODE_AND_PIPES_BYTES, _OF_EACH_PROCESS_BYTES = 10 << 20, 1 << 20
@@ -130,7 +162,11 @@ def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> I
 
 @rule("IO708", "steps-vary", "trust")
 @fires({"steps": {"mean_ci95_ms": [80.0, 120.0]}})
-@silent({"steps": {"mean_ci95_ms": [95.0, 105.0]}}, {"steps": {"count": 1, "mean_ci95_ms": [80.0, 120.0]}})
+@silent(
+    {"steps": {"mean_ci95_ms": [95.0, 105.0]}},
+    {"steps": {"count": 1, "mean_ci95_ms": [80.0, 120.0]}},
+    {"steps": {"mean_ci95_ms": [80.0, 120.0]}, **_GROWS},
+)
 def steps_vary(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Steps vary so much that their mean is not well known.
 
@@ -139,6 +175,8 @@ def steps_vary(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
     steps = facts.report.steps
     if steps.mean_ms and steps.mean_ci95_ms is not None and steps.count >= FEWEST:
         low, high = steps.mean_ci95_ms
+        if _grown_ms(facts) >= _MOST * ((steps.p95_ms or high) - (steps.p50_ms or low)) > 0:
+            return  # the report says what grows
         text = f"steps vary: mean {steps.mean_ms:.1f} ± {(high - low) / 2:.1f} ms"
         if steps.p50_ms and steps.p95_ms and steps.p95_ms >= _LONG_STEPS * steps.p50_ms:
             text += f" (p95 is {steps.p95_ms / steps.p50_ms:.1f}x the median)"
@@ -146,11 +184,23 @@ def steps_vary(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
             yield Finding(level=CAUTION, text=text)
 
 
+def _grown_ms(facts: TrustFacts) -> float:
+    """How much longer code of the loop takes at the end than at first, where that is told."""
+    steady = [each for each in facts.report.loop_code if each.count is None]
+    most = max(steady, key=attrgetter("ms_per_step"), default=None)
+    is_told = any(each.code == "IO506" for each in facts.report.culprits)
+    return most.grows_by_ms if most is not None and is_told else 0.0
+
+
 @rule("IO709", "drift", "trust")
-@fires({"steps": {"drift_pct": 20.0, "drift_ci95_pct": [10.0, 30.0]}})
+@fires(
+    {"steps": {"drift_pct": 20.0, "drift_ci95_pct": [10.0, 30.0]}},
+    {"steps": {"drift_pct": 400.0, "drift_ci95_pct": [300.0, 500.0]}, **_GROWS},  # by more than that
+)
 @silent(
     {"steps": {"drift_pct": 20.0, "drift_ci95_pct": [-5.0, 45.0]}},
     {"steps": {"drift_pct": 5.0, "drift_ci95_pct": [4.0, 6.0]}},
+    {"steps": {"drift_pct": 100.0, "drift_ci95_pct": [80.0, 120.0]}, **_GROWS},
 )
 def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float = 20.0) -> Iterator[Finding]:
     """Later steps are longer or shorter than earlier ones: the mean of a longer run may be another."""
@@ -158,6 +208,8 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
     if change is None or interval is None or abs(change) < least_pct or interval[0] <= 0 <= interval[1]:
         return
     grew = "longer" if change > 0 else "shorter"
+    if 0 < change <= 100 * _grown_ms(facts) / _MOST / (facts.report.steps.mean_ms or math.inf):
+        return  # the report says what grows
     text = f"later steps are {abs(change):.0f} % {grew} than earlier ones"
     # Steps that grow by as much are a symptom of their own: the first screen has only a few reasons.
     first = interval[0] >= first_from_pct
@@ -254,33 +306,38 @@ def untraced_reads(
 @rule("IO711", "class-uncertain", "trust")
 @fires(
     {"wait": {"raw_wait_fraction_ci95": [0.04, 0.09]}},
-    {
-        "host": {"others_cpu_fraction": 0.9, "cpu_busy_fraction": 0.99},
-        "wait": {
-            "raw_ms": 60.0,
-            "raw_wait_fraction_ci95": [0.5, 0.7],
-            "causes_ms": {"decode": 60.0},
-            "without_cpu_ms": {"decode": 55.0},
-            "queueing_ms": 55.0,
-        },
-        "processes": [{"role": "main", "run_delay_pct_mean": 1.0}],
-    },
+    _UNSURE,
+    {**_UNSURE, "account": {**_DRAWS, "parts": [{"name": "iterators", "ns": 45, "in_loop": True}]}},
 )
-@silent({"wait": {"raw_wait_fraction_ci95": [0.06, 0.09]}})
+@silent({"wait": {"raw_wait_fraction_ci95": [0.06, 0.09]}}, {**_UNSURE, "account": _DRAWS})
 def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Finding]:
     """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step.
 
     If other programs ran, it begins with the wait that is left where no thread queues for a CPU. An interval
-    that is wider than `widest` is not printed: it says nothing.
+    that is wider than `widest` is not printed: it says nothing. Where the verdict judges what loaders cost
+    the whole loop, so does this: what the loop itself computes there goes away with no other program.
     """
     wait = facts.report.data_wait
     interval = wait.raw_wait_fraction_ci95 if wait.stall_fraction is None else wait.stall_fraction_ci95
     if not facts.waits_longest or interval is None:
         return
     low, high = interval
-    found = alone(facts.report)
+    found, costs = alone(facts.report), loop_costs(facts.report)
     if found.kept < SHORTER and found.least_step_ms:
         low = min(low, found.least_wait_ms / found.least_step_ms)
+    if costs is not None and costs.fraction > (bound_fraction(wait) or 0.0):
+        # The verdict judges the loop: what it computes beside its steps is there without others, too.
+        low = costs.computed + low * (1 - costs.computed)
+        high = costs.beside + high * (1 - costs.beside)
+        if any(low < bound < high for bound in _VERDICT_BOUNDS):
+            text = f"loaders cost {100 * low:.0f} to {percent(high)} of the loop without other programs"
+            yield Finding(
+                level=CAUTION,
+                text=text
+                if found.kept < SHORTER
+                else f"{100 * low:.0f} to {percent(high)} of the loop are its loaders' cost",
+            )
+        return
     if any(low < bound < high for bound in _VERDICT_BOUNDS):
         share = f"the wait is {100 * low:.0f} to {percent(high)} of a step"
         text = f"{share} (95 %)" if low == interval[0] else f"without other programs {share}"

@@ -10,6 +10,7 @@ from iotrace.analysis.rules.causes import (
     MOSTLY,
     Remedy,
     call_with,
+    cost_ms,
     ended_by,
     finding,
     held_up_by,
@@ -74,6 +75,13 @@ _WARMS_UP = Making(fill_ms=40.0, first_item_ms=30.0, first_least_ms=8.0, item_ms
     {"cause": "startup", "epochs": 100, "single": 100},
     {"cause": "decode", "epochs": 6, "making": Making(fill_ms=40.0, first_item_ms=900.0, item_ms=2.0)},
     {"cause": "decode", "epochs": 6, "making": _WARMS_UP},
+    {
+        "cause": "decode",
+        "epochs": 6,
+        "making": _WARMS_UP,
+        "start_method": "fork",
+        "first_code": "Rows._open (t.py:4)",
+    },
 )
 @silent(
     {"cause": "decode", "epochs": 6, "making": _WARMS_UP, "torch_sampler": "SequentialSampler()"},
@@ -88,10 +96,12 @@ def workers_restarted(facts: LoaderFacts) -> Iterator[Finding]:
 
     Each new worker imports what the dataset needs, gets a copy of the dataset, and makes its first batch
     while the loop waits. If the dataset opens files or reads an index at its first sample, each worker does
-    so again. The time also counts outside the waits for batches: while iterators are made and ended.
+    so again: samples of their stacks name the function. The time also counts outside the waits for batches:
+    while iterators are made and ended.
 
     Remedy: `persistent_workers=True`, on a DataLoader that is made once; where a program makes an iterator
-    for each batch (`next(iter(loader))`), one iterator that is kept.
+    for each batch (`next(iter(loader))`), one iterator that is kept. What first samples load can be loaded
+    before the workers start, if they are forked and can share it.
     """
     if not held_up_by(facts, "startup"):
         return
@@ -123,17 +133,30 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
     """Only of workers that a later epoch starts anew."""
     if not facts.about.workers or facts.about.wrapped or facts.epochs < 2 or facts.handed_over:
         return None
+    short, text = _loaded_once(facts)
     if facts.objects > 1:
         return Remedy(
-            "make the DataLoader once, and keep its workers",
+            f"make the DataLoader once, and keep its workers{short}",
             f"{facts.objects} DataLoaders were made in turn, each with new workers: make it once, "
-            "with persistent_workers=True",
+            f"with persistent_workers=True{text}",
         )
     if facts.about.persistent_workers is not False:
         return None
-    text = f"set persistent_workers=True: workers were started for each of {facts.epochs} epochs"
+    text = f"set persistent_workers=True: workers were started for each of {facts.epochs} epochs{text}"
     kept = Change(settings={"persistent_workers": "True"})
-    return Remedy(call_with("persistent_workers=True", facts), text, change=kept)
+    return Remedy(call_with("persistent_workers=True", facts) + short, text, change=kept)
+
+
+def _loaded_once(facts: LoaderFacts) -> tuple[str, str]:
+    """Say that what first samples load may be loaded before workers are forked."""
+    is_forked = facts.about.start_method == "fork"
+    if not facts.first_code or not is_forked or 2 * facts.first_samples_ms < cost_ms(facts, "startup"):
+        return "", ""
+    name = facts.first_code.partition(" (")[0].rpartition(".")[2]
+    return (
+        f", or call {name} before workers start",
+        f"; or call {facts.first_code} before the workers start, if forked ones can share what it loads",
+    )
 
 
 @rule("IO204", "too-few-workers", "loader", turn=MORE_WORKERS)

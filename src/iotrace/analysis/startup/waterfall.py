@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from iotrace.analysis.intervals import Times, innermost, length, union
+from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ImportedPackage, ImportMount, LoadedFile, Startup, StartupPart
 from iotrace.analysis.startup.imports import (
@@ -24,6 +25,7 @@ from iotrace.analysis.startup.imports import (
     sampled_of,
 )
 from iotrace.analysis.storage.kernel_account import READS as READ_CALLS
+from iotrace.analysis.wait.sampler_time import drawn
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.session.names import KIND_READ_PATH, KIND_REGION
 from iotrace.sources.records import IteratorStart, Pickled
@@ -33,6 +35,7 @@ INTERPRETER = "interpreter"
 TRACING = "iotrace"  # the package of the agent
 READS = "reads"
 WORKERS = "workers' start"
+SAMPLING = "choosing samples"
 PICKLING = "pickling"
 FIRST_BATCH = "first batch"
 FIRST_STEP = "first step"
@@ -124,6 +127,8 @@ def ranges_of(analysis: RankAnalysis, imports: ImportTable, began_ns: int, end_n
         begun_ns = starts.setdefault((record.iterator, record.generation), at_ns)
         if record.pids and begun_ns < end_ns:
             yield Range(WORKERS, begun_ns, at_ns)
+    for start_ns, until_ns, *_ in drawn(analysis, iterations_of(analysis)).tolist():
+        yield Range(SAMPLING, start_ns, until_ns)
     for record, at_ns in _pickled(analysis, end_ns):
         yield Range(PICKLING, at_ns, at_ns + record.duration_ns)
     yield from _waits(analysis, end_ns)

@@ -8,28 +8,35 @@ from iotrace.analysis.results import (
     FIRST_BATCHES,
     FIRST_START,
     ITERATORS,
+    SAMPLING,
     SKIPPED,
     VALIDATION_ITERATORS,
     WAITS,
     Account,
+    LoopCode,
     RankReport,
 )
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import counted, duration, percent, shared_out
 
 _WORTH_NAMING = 0.005  # of the time that is judged
+_NEARLY = 0.9  # of what is judged: what is left needs no word
 
 
 class LoopCosts(msgspec.Struct, frozen=True):
     """What is judged in place of the steady step's wait: its share, what is said of it, and why.
 
     `mostly_waits`: more than half of it is waiting for batches, which iterators made anew are no reason for.
+    `beside` is the share that is no waiting for batches, `computed` what of it the loop itself computes.
     """
 
     fraction: float
     text: str
     why: str
     mostly_waits: bool
+    cause: str = "startup"
+    beside: float = 0.0
+    computed: float = 0.0
 
 
 def loop_costs(rank: RankReport) -> LoopCosts | None:
@@ -38,12 +45,17 @@ def loop_costs(rank: RankReport) -> LoopCosts | None:
     if account is None or account.loader_pct is None or account.restarts_pct is None:
         return None
     is_once = account.avoidable_start_pct >= MODERATELY_PERCENT
-    if not is_once and not _restarts(account):
+    built = max((each for each in rank.loop_code if each.builds is not None), key=_seconds, default=None)
+    built_ns = 0 if built is None else int(1e9 * built.seconds)
+    builds = 100 * built_ns >= MODERATELY_PERCENT * account.loop_ns > 0
+    if not is_once and not builds and not _restarts(account):
         return None
     whole_ns = account.loop_ns + (account.part_ns(FIRST_START) if is_once else 0)
     firsts_ns = account.validation_first_batches_ns
     parts = {
         "starting workers once": account.part_ns(FIRST_START) if is_once else 0,
+        "building the data anew": built_ns if builds else 0,
+        "choosing the samples of later epochs": account.part_ns(SAMPLING),
         _restarts_name(account): account.part_ns(ITERATORS),
         "starting the workers of its validation": account.part_ns(VALIDATION_ITERATORS) - firsts_ns,
         "first batches": account.first_batches_ns,
@@ -57,8 +69,21 @@ def loop_costs(rank: RankReport) -> LoopCosts | None:
     named = ", ".join(f"{share} % {name}" for share, (name, _) in zip(shares, shown, strict=True) if share)
     of = "the loop and its start" if is_once else "the loop"
     mostly_waits = 2 * parts["waiting for batches"] > sum(parts.values())
-    why = _why(account) + _in_each_worker(rank, account)
-    return LoopCosts(fraction, f"{percent(fraction)} of {of}: {named}", why, mostly_waits)
+    why, cause = _why(account) + _in_each_worker(rank, account), "startup"
+    works = [each.sampler.said for each in rank.loaders if each.sampler is not None]
+    if works and 2 * account.part_ns(SAMPLING) > account.restarts_ns + account.part_ns(SAMPLING):
+        why, cause = works[0], "sampling"
+    if builds and built is not None:
+        others = is_once or _restarts(account)
+        why = f"{built.said}; {why}" if others and built_ns < _NEARLY * sum(parts.values()) else built.said
+    beside = (sum(parts.values()) - parts["waiting for batches"]) / whole_ns
+    computed = (account.part_ns(SAMPLING) + (built_ns if builds else 0)) / whole_ns
+    text = f"{percent(fraction)} of {of}: {named}"
+    return LoopCosts(fraction, text, why, mostly_waits, cause, beside, computed)
+
+
+def _seconds(code: LoopCode) -> float:
+    return code.seconds
 
 
 def _in_each_worker(rank: RankReport, account: Account) -> str:

@@ -8,27 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from iotrace.analysis.results import (
-    BAD,
     Culprit,
     DataWait,
     FileCost,
     FileGroup,
-    Fix,
     HotLine,
     LoaderResult,
     ProcessUse,
     RankReport,
     Recommendation,
-    Trust,
     busiest,
     cost_of_file_ms,
 )
 from iotrace.analysis.rules.model import THE_LOOP, rule_of
 from iotrace.analysis.verdict.device import each_step
-from iotrace.analysis.verdict.gains import gain_of
 from iotrace.analysis.wait.data_wait import (
     KEPT_UP_PERCENT,
     MODERATELY_PERCENT,
@@ -40,12 +34,13 @@ from iotrace.units import percent
 
 MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
 SEVERAL = 1.5  # batches a step: less is one that is left out now and then
-_TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one change of files spares
 _OF_HOST = ("IO305", "IO306")  # rules on what other machines and programs took: nothing in the program
 _MAKING = ("read", "decode", "transform", "collate")
-_LITTLE = 0.1  # of a wait
-_FEW_CPUS = 0.2  # of those that the training takes
+_TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one change of files spares
 _MORE = 1.1  # times what a change is charged with: a gain beyond it is no share of the wait
+_LITTLE = 0.1  # of a wait
+_MUCH_OF_IT = 0.25  # of the transform: reading and decoding that is told with it
+_FEW_CPUS = 0.2  # of those that the training takes
 _MANY_STEPS = 20
 _BUILT_IN = (
     "list",
@@ -259,6 +254,11 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "sampling" and primary is not None:
         hot = primary.sampling_hot
     start = primary.start_said if cause == "startup" and primary is not None else ""
+    locked_ms = wait.sending_locked_ms or 0.0
+    if cause == "transport" and primary is not None and locked_ms >= MOSTLY * causes[cause]:
+        held = "the workers' own code" if primary.item_hot is None else primary.item_hot.placed(primary.item)
+        why = f"{held} keeps the worker's interpreter: batches wait {locked_ms:.1f} ms a step to be sent"
+        return {"why": why, "cause": cause}
     if cause == "transport" and primary is not None and (primary.ready_in_turn_mean or 0.0) >= 1:
         made_ms = sum(causes.get(each, 0.0) for each in _MAKING)
         little = made_ms < _LITTLE * raw_ms
@@ -269,6 +269,12 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
             share += f"; the loop queued for a CPU for up to {min(delay_ms, raw_ms):.1f} ms of it"
         return {"why": f"{what} takes {share}", "cause": cause}
     where = start if hot is None else hot.beside(what)
+    # Where all of a sample passes in one line, what is read and decoded does, too.
+    files_ms = causes.get("read", 0.0) + causes.get("decode", 0.0)
+    passes = 0.0 if hot is None or cause != "transform" else hot.passes_fraction or 0.0
+    if passes >= _NEARLY and files_ms >= _MUCH_OF_IT * causes[cause]:
+        share = percent((causes[cause] + files_ms) / raw_ms)
+        where = f", reading and decoding included{where}"
     return {"why": f"{what} takes {share} of the wait{where}", "cause": cause}
 
 
@@ -299,63 +305,6 @@ def _unseen(rank: RankReport, awaited: LoaderResult) -> LoaderResult | None:
     return None
 
 
-def fixes_of(
-    recommendations: Sequence[Recommendation],
-    ranks: Sequence[RankReport],
-    trust: Trust,
-    cause: str | None = None,
-) -> list[Fix]:
-    """Make one fix of each recommendation, in their order; no gain is told where the figures are not good.
-
-    `cause` is the one that the verdict names: a fix of another says of which. What is won once, at the first
-    start of workers, comes last where that is about steps, and is no fix by itself.
-    """
-    if cause != "startup":
-        recommendations = sorted(recommendations, key=_is_once)
-        recommendations = [] if all(map(_is_once, recommendations)) else recommendations
-    by_number: dict[int | None, RankReport] = {rank.rank: rank for rank in ranks}
-    remedies = [(item.rank, item.remedy) for item in recommendations]
-    fixes: list[Fix] = []
-    for item, remedy in zip(recommendations, remedies, strict=True):
-        again = remedies.count(remedy) > 1 and "loader" in item.evidence
-        of_loader = f"loader {item.evidence['loader']:.0f}: " if again else ""
-        fix = _fix(item, by_number[item.rank], cause, of_loader)
-        if not any(each.text == fix.text and each.code != fix.code for each in fixes):
-            fixes.append(fix)  # two causes may have one remedy
-    return [without_gain(fix) for fix in fixes] if trust.level == BAD else fixes
-
-
-def without_gain(fix: Fix) -> Fix:
-    """A fix of which nobody knows what it gains."""
-    unknown = dict.fromkeys(("gain_ms_per_step", "speedup", "gain_interval_ms", "most_ms_per_step"))
-    return replace(fix, **unknown)
-
-
-def with_other_ranks(
-    fix: Fix, behind_ms: float | None, step_ms: float, slower_ms: float | None = None
-) -> Fix:
-    """Bound what a fix of the wait gains where the other ranks have it, too: none waits for a late one then.
-
-    `behind_ms` is what the rank waits for others, ms a step; None: not known, and nothing bounds the gain.
-    In `slower_ms` of a step of `step_ms` another rank makes its batches: no step is shorter for this fix.
-    """
-    if fix.gain_ms_per_step is None or (fix.code is not None and not rule_of(fix.code).saves_wait):
-        return fix
-    left_ms = None if slower_ms is None else max(0.0, step_ms - slower_ms)
-    if left_ms is not None and left_ms < fix.gain_ms_per_step:
-        fix = replace(
-            fix, gain_ms_per_step=left_ms, speedup=step_ms / (step_ms - left_ms), gain_interval_ms=None
-        )
-    if behind_ms is None or fix.bound_ms is None:
-        return replace(fix, most_ms_per_step=None, at_most=False)
-    interval_ms = fix.gain_interval_ms
-    return replace(
-        fix,
-        most_ms_per_step=fix.bound_ms + behind_ms,
-        gain_interval_ms=interval_ms and [interval_ms[0], interval_ms[1] + behind_ms],
-    )
-
-
 def making_ms(rank: RankReport) -> float | None:
     """Return how long a rank's workers take to make a step's batches; None: it has none, or unknown."""
     loader = rank.primary
@@ -364,35 +313,14 @@ def making_ms(rank: RankReport) -> float | None:
     return loader.production_ms * (rank.steps.batches or 1.0) / loader.workers
 
 
-def _is_once(item: Recommendation) -> bool:
-    return item.code is not None and rule_of(item.code).of_run and item.evidence.get("starts") == 1
-
-
-def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: str) -> Fix:
-    gain = gain_of(item, rank)
-    return Fix(
-        id=item.fix or item.id,
-        text=of_loader + item.remedy + _of_another(item, rank, cause),
-        gain_ms_per_step=gain.gain_ms,
-        speedup=gain.speedup,
-        at_most=gain.at_most,
-        gain_interval_ms=gain.interval_ms,
-        most_ms_per_step=gain.most_ms,
-        cost_ms_per_step=item.cost_ms_per_step,
-        code=item.code,
-        command=item.command,
-        change=item.change,
-    )
-
-
-def _of_another(item: Recommendation, rank: RankReport, cause: str | None) -> str:
+def of_another(item: Recommendation, rank: RankReport, cause: str | None) -> str:
     """Say which cause a fix is about, where it is not the one that the verdict names."""
     if item.id == "startup-bound" and cause != "startup":  # most of it lies outside the wait
         return f" (restarts: {item.evidence['startup_ms']:.1f} ms a step)"
     if cause is not None and "loop_seconds" in item.evidence:
         return f" ({percent(item.evidence['seconds'] / item.evidence['loop_seconds'])} of the loop)"
     own, wait = item.id.removesuffix("-bound"), rank.data_wait
-    if not wait.raw_ms or cause in (None, own) or own not in wait.causes_ms:
+    if is_of_lists(item) or not wait.raw_ms or cause in (None, own) or own not in wait.causes_ms:
         return ""
     spared_ms = item.evidence.get("spared_ms")
     for parts in _TOGETHER:  # what else it makes cheaper
@@ -412,3 +340,8 @@ def _share(spared_ms: float, item: Recommendation, wait: DataWait) -> str:
     if making_ms < spared_ms or (item.gain_ms_per_step or 0.0) <= _MORE * spared_ms:
         return f"{percent(spared_ms / (wait.raw_ms or math.inf))} of the wait"
     return f"{percent(spared_ms / making_ms)} of making a batch"
+
+
+def is_of_lists(item: Recommendation) -> bool:
+    """Whether it is about lists and the line that is slow as it takes them: no single cause."""
+    return "at_line_ms" in item.evidence

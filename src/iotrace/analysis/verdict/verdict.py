@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import BAD, Fix, RankReport, Recommendation, SessionInfo, Trust, Verdict
+from iotrace.analysis.results import (
+    BAD,
+    Fix,
+    RankReport,
+    Recommendation,
+    SessionInfo,
+    Trust,
+    Verdict,
+)
 from iotrace.analysis.rules.advice import saves_wait
 from iotrace.analysis.rules.model import find_all, rule_of
 from iotrace.analysis.verdict.device import costliest, costs_of, verdict_of_device
-from iotrace.analysis.verdict.reason import fixes_of, making_ms, reason_of, with_other_ranks, without_gain
+from iotrace.analysis.verdict.gains import fixes_of, second_cause, with_other_ranks, without_gain
+from iotrace.analysis.verdict.reason import making_ms, reason_of
 from iotrace.analysis.verdict.worst_rank import Finding, of_worst, wait_fraction
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT
 from iotrace.session.liveness import ENDED, RUNNING
@@ -76,6 +85,10 @@ def verdict_of(
         second = _second(job, found, recommendations)
         if second is not None:
             found, fixes = replace(found, beside=second[0]), [*fixes, second[1]]
+    if found.fix is None:
+        also = second_cause(own, fixes)
+        if also is not None and also not in (found.why or ""):
+            found = replace(found, beside="; ".join(filter(None, [found.beside, also])))
     if trust.level == BAD:
         fixes = [without_gain(fix) for fix in fixes]
     verdict = Verdict(
@@ -138,7 +151,8 @@ def _second(
         text = f"rank {rank.rank} waits for data {share} of its time"
         text += f", and comes last in {last} of {of} late steps"
         remedy = f"on rank {rank.rank}: {first.remedy}"
-        return f"{text}: {why}", Fix(id=first.id, text=remedy, code=first.code, command=first.command)
+        fix = Fix(id=first.id, text=remedy, code=first.code, command=first.command, joins="and")
+        return f"{text}: {why}", fix
     return None
 
 

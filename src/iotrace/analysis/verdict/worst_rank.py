@@ -99,7 +99,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     wait, fraction, costs = rank.data_wait, wait_fraction(rank), _loop_costs(rank)
     if costs is not None and costs.fraction > _step_fraction(rank):
         kind, said = _KINDS[verdict_in_words(fraction)], f"{whose}{costs.text}"
-        found = Finding(kind=kind, text=said, why=costs.why, cause="startup", rank=rank)
+        found = Finding(kind=kind, text=said, why=costs.why, cause=costs.cause, rank=rank)
         reason = reason_of(rank) if costs.mostly_waits else {"why": None}
         return found if reason["why"] is None else replace(found, **{**reason, "beside": costs.why})
     reads = _of_reads(ranks)
@@ -123,8 +123,9 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     unseen = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unseen is None:
         # A rank's own code is told before what its loader might save.
-        own = _own_of(rank)
-        own_first, *others_too = filter(None, [*own, ready_text(rank), None if own else _phase_of(rank)])
+        own, seldom = _own_of(rank), _recurs_little(rank)
+        phase = None if own else _phase_of(rank)
+        own_first, *others_too = filter(None, [*own, ready_text(rank), phase, seldom])
         takes_ready = (ready or 0.0) >= 1 and handing_over >= MOSTLY
         if 100 * fraction >= KEPT_UP_PERCENT and takes_ready and not device_waits(wait):
             waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms)"
@@ -142,10 +143,19 @@ _FEEDS_ITSELF = ("child-at-work", "prepared-in-the-loop", "recurring-code")  # i
 def _own_of(rank: RankReport) -> list[str]:
     """Say what the loop itself does that takes much of it, what recurs first."""
     own = [each.text for each in rank.culprits if each.id in _OF_STEPS]
+    most = _most_recurring(rank, KEPT_UP_PERCENT)
+    return own if most is None else [most.said, *own]
+
+
+def _recurs_little(rank: RankReport) -> str | None:
+    """Say what recurs and takes so little of the loop that nothing is wrong with it: told, but not first."""
+    most = _most_recurring(rank, MODERATELY_PERCENT)
+    return None if most is None or 100 * most.loop_fraction >= KEPT_UP_PERCENT else most.said
+
+
+def _most_recurring(rank: RankReport, least_percent: float) -> LoopEvents | LoopCode | None:
     most = max(rank.recurring, key=attrgetter("loop_fraction"), default=None)
-    if most is not None and 100 * most.loop_fraction >= MODERATELY_PERCENT:
-        own.insert(0, most.said)
-    return own
+    return None if most is None or 100 * most.loop_fraction < least_percent else most
 
 
 def _phase_of(rank: RankReport) -> str | None:
@@ -187,7 +197,7 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     if 100 * fraction < KEPT_UP_PERCENT:
         why = "no known loader feeds the loop, and it hardly does anything before the forward pass of a step"
         text = f"{whose}{most} waits for data {of}{_outside_steps(rank)}"
-        told = [*_own_of(rank), why]
+        told = [*_own_of(rank), why, *filter(None, [_recurs_little(rank)])]
         beside = "; ".join(told[1:]) or None
         return Finding(kind="not-input-bound", text=text, why=told[0], beside=beside, rank=rank)
     own = next((each for id in _FEEDS_ITSELF for each in rank.culprits if each.id == id), None)
@@ -276,8 +286,7 @@ def _now_and_then(rank: RankReport) -> str:
 
 
 def _recurs_most(rank: RankReport) -> LoopEvents | LoopCode | None:
-    most = max(rank.recurring, key=attrgetter("loop_fraction"), default=None)
-    return None if most is None or 100 * most.loop_fraction < HIGHLY_PERCENT else most
+    return _most_recurring(rank, HIGHLY_PERCENT)
 
 
 def _hardly_waits_in_all(rank: RankReport) -> bool:

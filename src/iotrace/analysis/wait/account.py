@@ -13,18 +13,20 @@ import numpy as np
 from iotrace.analysis.completeness.hung import hangs_of_rank
 from iotrace.analysis.intervals import Intervals, distinct, intersect, length, subtract, union
 from iotrace.analysis.loop.deliveries import Deliveries
-from iotrace.analysis.loop.iterations import ended_ns, evaluations_of, iterations_of, under_way
+from iotrace.analysis.loop.iterations import Iterations, ended_ns, evaluations_of, iterations_of, under_way
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     BEFORE_AND_AFTER,
     CHECKPOINTS,
     END,
     FIRST_BATCHES,
+    FIRST_SAMPLING,
     FIRST_START,
     HANGING,
     ITERATORS,
     PARTS,
     PROFILER,
+    SAMPLING,
     SKIPPED,
     START_UP,
     TRAINING,
@@ -38,6 +40,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.startup.imports import imported_ns, imports_by_package
 from iotrace.analysis.wait.checkpoints import saves_of, writes_of
+from iotrace.analysis.wait.sampler_time import drawn, when
 from iotrace.session.hangs import Hang
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Pickled, Spawned, TorchWindow
@@ -59,17 +62,20 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
     saves = saves_of(analysis)
     skipped, batches_skipped = _skipped(analysis)
     checkpoints, writing = (saves.starts, saves.ends), writes_of(analysis)
+    first_drawn, later_drawn = _drawn(analysis, iterations)
     claims = {
+        FIRST_SAMPLING: first_drawn,
         FIRST_START: iterations.when(FIRST_START),
         CHECKPOINTS: checkpoints,  # also of one that follows an evaluation before the next step
         VALIDATION_ITERATORS: iterations.when(VALIDATION_ITERATORS),
         VALIDATION: evaluations,
+        SAMPLING: later_drawn,
         ITERATORS: iterations.when(ITERATORS),
         FIRST_BATCHES: iterations.when(FIRST_BATCHES),
         SKIPPED: skipped,
         WAITS: union(asked["wait_start_ns"], asked["delivered_ns"]),
         WRITING: writing,
-        PROFILER: _profiler(analysis),
+        PROFILER: profiler_of(analysis),
     }
     found: dict[str, int] = {}
     left, firsts_ns = loop, 0
@@ -79,10 +85,12 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         if name == VALIDATION_ITERATORS:
             firsts_ns = length(intersect(own, iterations.when(name, awaiting=True)))
     found[TRAINING] = length(left)
-    before_ns = length(intersect(iterations.when(FIRST_START), before))
-    found[START_UP] = loop_ns - begun_ns - before_ns
-    later_ns = found[FIRST_START]  # of loaders that the loop asks later
+    drawn_ns = length(intersect(first_drawn, before))
+    before_ns = length(subtract(intersect(iterations.when(FIRST_START), before), first_drawn))
+    found[START_UP] = loop_ns - begun_ns - before_ns - drawn_ns
+    later_ns = found[FIRST_START] + found[FIRST_SAMPLING]  # of loaders that the loop asks later
     found[FIRST_START] += before_ns
+    found[FIRST_SAMPLING] += drawn_ns
     hung = union(*np.array([each[2:] for each in hangs_of_rank(analysis, hangs)], np.int64).reshape(-1, 2).T)
     found[HANGING] = length(intersect(hung, _one(over_ns, ended_ns)))
     found[END] = ended_ns - over_ns - found[HANGING]
@@ -97,6 +105,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
     anew = [each.workers for each, _ in later if each.is_anew]
     times = {
         ITERATORS: sum(each.is_later and not evaluates for each, evaluates in later),
+        SAMPLING: len(later_drawn[0]),
         VALIDATION_ITERATORS: sum(evaluates and each.is_anew for each, evaluates in later),
         VALIDATION: len(intersect(evaluations, loop)[0]),
         SKIPPED: batches_skipped,
@@ -111,7 +120,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
     }
     steps_ns = over_ns - loop_ns - later_ns
     is_known = WAITS not in unknown and steps_ns > 0
-    restarts_ns = found[ITERATORS] + found[VALIDATION_ITERATORS]
+    restarts_ns = found[ITERATORS] + found[VALIDATION_ITERATORS] + found[SAMPLING]
     loader_ns = restarts_ns + found[FIRST_BATCHES] + found[WAITS] + found[SKIPPED]
     return Account(
         whole_ns=ended_ns - begun_ns,
@@ -128,6 +137,13 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         validation_workers_started=sum(each.workers for each, of in later if each.is_anew and of),
         spawned=_spawned(analysis),
     )
+
+
+def _drawn(analysis: RankAnalysis, iterations: Iterations) -> tuple[Intervals, Intervals]:
+    """When samplers chose samples as iterators were made: the first of each loader, and later ones."""
+    times = drawn(analysis, iterations)
+    later = np.array([each.is_later for each in iterations.passes], np.bool_)[times[:, 2]]
+    return when(times[~later]), when(times[later])
 
 
 def _skipped(analysis: RankAnalysis) -> tuple[Intervals, int]:
@@ -183,7 +199,7 @@ def _bounds(analysis: RankAnalysis, evaluations: Intervals) -> tuple[int, int, i
     return min(begun_ns, loop_ns), loop_ns, over_ns, max(over_ns, ended_ns(main))
 
 
-def _profiler(analysis: RankAnalysis) -> Intervals:
+def profiler_of(analysis: RankAnalysis) -> Intervals:
     """When iotrace's window of torch.profiler began, ended and was written: in calls for the next batch."""
     main = analysis.rank.main
     windows = main.of_type(TorchWindow)

@@ -175,7 +175,9 @@ def replayed(analysis: RankAnalysis, run: LoaderRun) -> Replayed:
     measured = distinct(awaited["number"][awaited["loader"] == run.number])
     delays_ns = cpu_waits(analysis.rank, first).sum(axis=1)
     shared = None if analysis.telemetry is None else analysis.telemetry.sampler.shared_cores
-    return Replayed(first, measured, len(analysis.kept), delays_ns, quicker_by(shared))
+    # Ranks that run beside it spare as much: how many do is not asked, all of them may.
+    makers = max(1, run.description.workers) * max(1, analysis.rank.world_size or 1)
+    return Replayed(first, measured, len(analysis.kept), delays_ns, quicker_by(shared), makers)
 
 
 def queueing_ms(analysis: RankAnalysis, transport: bool = True) -> float | None:

@@ -76,7 +76,17 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         worst_batches=_worst(waits),
         long_wait_steps=long_waits[0],
         long_wait_first=long_waits[1],
+        sending_locked_ms=_sending_locked_ms(analysis),
     )
+
+
+def _sending_locked_ms(analysis: RankAnalysis) -> float | None:
+    from iotrace.analysis.wait.sending import locked_ns
+    from iotrace.analysis.wait.waits import split_waits
+
+    own = analysis.measured_waits.deliveries
+    found = locked_ns(own, split_waits(own)[3], analysis.rank.workers)
+    return None if found is None else found / len(analysis.kept) / 1e6
 
 
 def bound_fraction(wait: DataWait) -> float | None:

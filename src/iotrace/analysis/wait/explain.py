@@ -14,6 +14,7 @@ from iotrace.analysis.intervals import Times, distinct, grouped, split_exactly
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.storage.io import MAPS
 from iotrace.analysis.table import NONE, key_of, match
+from iotrace.analysis.wait.called_files import with_called
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.inline import compose_inline
 from iotrace.analysis.wait.page_faults import bounds
@@ -123,6 +124,7 @@ def composed(
             mapped_by[pid] = _mapped_files(session, process)
         if pid not in ahead:
             ahead[pid] = threads_reading_ahead(process, session.calls_of(process))
+            process = by_pid[pid] = with_called(process, session.calls_of(process), session.paths)
         by_start = process.spans_by_start()
         for block in np.split(own, range(_MOST_AT_ONCE, len(own), _MOST_AT_ONCE)):
             window = starts[block], ends[block]

@@ -3,7 +3,7 @@
 The pipeline is that of a DataLoader in order: a worker makes its batches one after the other, each once its
 index was sent, and the consumer sends an index with each batch that it takes. All else takes as long as it
 took, and a batch that comes to lie ready is handed over at once. That is no upper bound: what is left gets
-quicker, too, once it has the CPUs to itself. The bound is replayed without any wait for a CPU.
+quicker, too, once others compute less. The bound is replayed with as much less as the change spares of that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
     `waits` are those for the first `MOST` batches at most, which stand for the others. `measured` are the
     numbers of the batches that the measured `steps` await. `delays_ns`, of shape (batches,), is what of each
-    batch's making was a wait for a CPU; NaN where it is not known.
+    batch's making was a wait for a CPU; NaN where it is not known. `makers` make batches on its host.
     """
 
     waits: Waits
@@ -41,6 +41,7 @@ class Replayed(msgspec.Struct, frozen=True):
     steps: int
     delays_ns: Floats
     quicker: float = QUICKER
+    makers: int = 1
 
     def gain_ms(self, gone: str) -> float:
         """Return what a step loses without `gone`, a name in `gains_ms`; all else takes what it took."""
@@ -53,15 +54,31 @@ class Replayed(msgspec.Struct, frozen=True):
     def most_without_ms(self, less_ns: Floats, sent_at_once: bool = False) -> float | None:
         """Return what a step loses at most without `less_ns` of each batch's making; None: not known.
 
-        Then nothing waits for a CPU or for the interpreter any more; what is left is quicker by `quicker`.
+        What is left queues no longer for what other makers spare, and shares caches with less. It queued for
+        each of them as long as it runs itself, and a quarter more: the kernel gives all their turn. Where
+        nothing is spared of the making, but of its way, any of its queueing may go.
         """
         delays_ns, made_ns = self.delays_ns, self.waits.made.sum(axis=1)
         if np.isnan(delays_ns[~np.isnan(made_ns)]).any():
             return None
-        left_ns = np.maximum(np.nan_to_num(made_ns) - less_ns, 0.0)
-        queued_ns = np.minimum(np.nan_to_num(delays_ns), left_ns)
-        most_ns = less_ns + queued_ns + self.quicker * (left_ns - queued_ns)
+        share = self.spared(less_ns)
+        made_ns, delays_ns = np.nan_to_num(made_ns), np.nan_to_num(delays_ns)
+        left_ns = np.maximum(made_ns - less_ns, 0.0)
+        # Of what is left as much as may be queued, and as much as may have run: nobody tells which part did.
+        gone_ns = np.minimum(delays_ns, left_ns)
+        ran_ns = left_ns - gone_ns
+        if share is not None:
+            ran_ns = np.minimum(np.maximum(made_ns - delays_ns, 0.0), left_ns)
+            gone_ns = np.minimum(gone_ns, (1 + self.quicker) * share * (self.makers - 1) * ran_ns)
+        by = self.quicker * (1.0 if share is None else share)
+        most_ns = less_ns + gone_ns + by * np.minimum(ran_ns, left_ns - gone_ns)
         return self._mean_ms(most_ns, transport=True, sent_at_once=sent_at_once)
+
+    def spared(self, less_ns: Floats) -> float | None:
+        """Return what share of the making that is; None: nothing of it, or no making is known."""
+        made_ns = float(np.nansum(self.waits.made))
+        spared_ns = float(np.nan_to_num(less_ns).sum())
+        return min(1.0, spared_ns / made_ns) if made_ns > 0 and spared_ns > 0 else None
 
     def less_ns(self, gone: str) -> Floats:
         """Return what of each batch's making is `gone`, in ns."""

@@ -6,6 +6,7 @@ Definitions: docs/definitions.md, "loop_code".
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
@@ -42,6 +43,7 @@ THAT_TRAIN = (
 _OURS = "timed_call"  # of the agent: it passes for a function of the library that it calls
 _COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PACKAGES, _STDLIB = "-packages/", "/lib/python"
+_WRAPPED = re.compile(r"(\w+)\._wrap_(\w+)\.<locals>\.\w+$")  # of a class: which method stands behind it
 _NAMELESS = (
     "_call_impl",
     "_wrapped_call_impl",
@@ -92,10 +94,14 @@ class Stack(NamedTuple):
         at = max((i for i, frame in enumerate(frames) if frame.line), default=len(frames))
         if at + 1 >= len(frames):
             return ""
-        library, called = _folder_of(frames[at + 1]), frames[at + 1].function.rpartition("<locals>.")[2]
+        library, called = _folder_of(frames[at + 1]), _called(frames[at + 1])
         if not library or library in THAT_TRAIN:
             return ""
-        named = library if _library_of(frames[at + 1]) is None else f"{library}'s {called}"
+        wrapped = _WRAPPED.match(frames[at + 1].function)
+        if wrapped is not None:  # as torchmetrics' classes: their own method is deeper
+            called = f"{wrapped[1]}.{wrapped[2]}"
+        is_nameless = wrapped is None and _library_of(frames[at + 1]) is None
+        named = library if is_nameless else f"{library}'s {called}"
         return f"{named} ({frames[at].at(paths)})"
 
 
@@ -212,7 +218,7 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
         line=line.at(paths),
         function=_own_name(line.function),
         # A function that stands in for another passes for it by its file, not by its name.
-        calls=None if named is None or library is None else named.function.rpartition("<locals>.")[2],
+        calls=None if named is None or library is None else _called(named),
         library=library or None,
         fraction=count / whole,
         samples=whole,
@@ -250,9 +256,17 @@ def _joined(frames: Counter[Frame], whole: int) -> dict[Frame, Frame]:
     return found
 
 
+def _called(frame: Frame) -> str:
+    """Name a function without those that it is defined in; a library's comprehension goes by what has it."""
+    function = frame.function
+    while function.endswith(_COMPREHENSIONS) and _folder_of(frame):
+        function = function.rpartition(".<locals>.")[0]
+    return function.rpartition("<locals>.")[2]
+
+
 def _library_of(frame: Frame) -> str | None:
     """Return the library that a function is of: empty of the program's; None where its name tells nothing."""
-    nameless = frame.function.rpartition(".")[2] in (*_NAMELESS, *_COMPREHENSIONS)
+    nameless = _called(frame).rpartition(".")[2] in ("", *_NAMELESS, *_COMPREHENSIONS)
     return None if nameless else _folder_of(frame)
 
 

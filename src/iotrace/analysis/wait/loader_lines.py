@@ -20,6 +20,7 @@ from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.hot_lines import Frame, Stack, hot_line, stack_samples
 from iotrace.analysis.wait.production import READING, outermost_of
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
+from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
 from iotrace.sources.records import LoopStacks, WorkerUp
 
@@ -84,7 +85,7 @@ def _first_file(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, flo
     """Find the file that workers are busy with for most of their first sample alone, how long (ms), where.
 
     From a call on it until the next one on another file, or the sample's end. None where less than half of
-    the workers have such a file in common.
+    the workers have such a file in common. The function is that of first samples which take long.
     """
     stacks: list[Stack] = []
     shown, took_ms, workers = analysis.session.paths.shown, defaultdict[str, list[float]](list), 0
@@ -97,6 +98,9 @@ def _first_file(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, flo
         first_ns = int(items["duration_ns"][np.argmin(items["start_ns"])])
         if first_ns < _FIRST_TIMES * float(np.median(items["duration_ns"])):
             continue
+        for tid in {record.tid for record in process.of_type(LoopStacks)}:
+            samples = stack_samples(process, tid)
+            stacks += samples.chosen(abs(samples.times - begin_ns - first_ns / 2) <= first_ns / 2).each
         calls = analysis.session.calls_of(process)
         inside = holding(np.array([begin_ns]), np.array([begin_ns + first_ns]), calls.start_ns) >= 0
         order = np.flatnonzero(inside)[np.argsort(calls.start_ns[inside], kind="stable")]
@@ -110,13 +114,11 @@ def _first_file(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, flo
             and not ((calls.file == number) & ~inside & (calls.start_ns > begin_ns)).any()
         ):
             took_ms[shown(calls.files[number])].append(ns / 1e6)
-            for tid in {record.tid for record in process.of_type(LoopStacks)}:
-                samples = stack_samples(process, tid)
-                stacks += samples.chosen(abs(samples.times - begin_ns - first_ns / 2) <= first_ns / 2).each
     most = max(took_ms, key=lambda file: len(took_ms[file]), default=None)
+    code = _innermost(stacks, analysis)
     if most is None or len(took_ms[most]) < _MOST * workers:
-        return None, None, None
-    return most, float(np.median(took_ms[most])), _innermost(stacks, analysis)
+        return None, None, code
+    return most, float(np.median(took_ms[most])), code
 
 
 def _innermost(stacks: list[Stack], analysis: RankAnalysis) -> str | None:
@@ -139,6 +141,7 @@ def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | Non
     What reads and decodes is named by its file.
     """
     found: list[Stack] = []
+    whole: list[Stack] = []
     asked = True
     makers = run.deliveries.maker(analysis.rank.main.pid)
     for process in analysis.rank.processes:
@@ -153,7 +156,29 @@ def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | Non
             asked = asked and samples.asked
             inside = holding(*subtract(own, _spans_of(process, tid, *READING)), samples.times) >= 0
             found += samples.chosen(inside).each
-    return hot_line(found, analysis.session.paths, of_called=True) if asked else None
+            whole += samples.chosen(holding(*own, samples.times) >= 0).each
+    paths = analysis.session.paths
+    hot = hot_line(found, paths, of_called=True) if asked else None
+    return None if hot is None else _with_shares(hot, found, whole, paths)
+
+
+def _with_shares(hot: HotLine, found: list[Stack], whole: list[Stack], paths: Paths) -> HotLine:
+    """Add how often the interpreter's lock was held at the line, and what of all of the time passes there."""
+
+    def at_line(stacks: list[Stack]) -> list[tuple[Stack, int]]:
+        counts = Counter(stacks).items()
+        return [
+            each
+            for each in counts
+            if any(frame._replace(since=0).at(paths) == hot.line for frame in each[0].called)
+        ]
+
+    own, passing = at_line(found), at_line(whole)
+    if not own or "-" in hot.line.rpartition(":")[2]:
+        return hot
+    held = sum(count for stack, count in own if stack.held) / sum(count for _, count in own)
+    passes = sum(count for _, count in passing) / len(whole)
+    return msgspec.structs.replace(hot, held_fraction=held, passes_fraction=passes)
 
 
 def _line_of_sampler(analysis: RankAnalysis, run: LoaderRun) -> HotLine | None:

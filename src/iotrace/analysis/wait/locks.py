@@ -105,7 +105,8 @@ def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
     files: dict[str, dict[str, int]] = {lock: {} for lock in LOCKS}
     for process in analysis.rank.processes:
         noted, real = process.rows(names.LOCKED_ROW), process.clock.times_to_session_ns
-        noted = noted[~_at(process, noted, names.TURN_AT)]  # which tells of the loop (`interpreter`)
+        # Which tell of the loop (`interpreter`), and of what sends batches (`sending`).
+        noted = noted[~(_at(process, noted, names.TURN_AT) | _at(process, noted, names.SENDING_AT))]
         of_program, of_file = _at(process, noted, names.LOCK_AT), noted["file"] >= 0
         of_peer, sleeps, idles = (
             _at(process, noted, prefix) for prefix in (names.PEER_AT, names.SLEEP_AT, names.IDLE_AT)

@@ -26,7 +26,8 @@ from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Account, HotLine, LoopCode
-from iotrace.analysis.wait.growth import growth
+from iotrace.analysis.wait.account import profiler_of
+from iotrace.analysis.wait.growth import growth, growth_of_run
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER, TURN_ROW
 from iotrace.sources.paths import Paths
@@ -145,8 +146,9 @@ def code_of_loop(
 ) -> DividedLoop:
     """Name what the training thread is in outside of waits, phases, `events` and the making of iterators.
 
-    In a collective it waits for other ranks: that is no code of the program, however it came there. The loop
-    is as long as in the account of the run.
+    In a collective it waits for other ranks: that is no code of the program, however it came there. Nor is
+    iotrace's own torch.profiler, which starts and ends in a line of the loop. The loop is as long as in the
+    account of the run.
     """
     steps = analysis.loop.steps
     if not len(steps) or not len(samples.times):
@@ -162,6 +164,7 @@ def code_of_loop(
         (made[:, 0], made[:, 1]),
         _awaiting(analysis),
         analysis.collectives,
+        profiler_of(analysis),
         *events,
     ]
     phases = union(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
@@ -244,13 +247,13 @@ def loop_code(
         loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
         each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
         found = _divided(free, of_step, steps, each_ns, loop_ns, paths, before=before)
-        firsts = np.searchsorted(steps_ns, [] if begun_ns is None else begun_ns, side="right") - 1
-        found = [(_growing(code, free, of_step, steps, firsts, each_ns), few) for code, few in found]
+        found = [(_growing(code, free, steps_ns, begun_ns, each_ns), few) for code, few in found]
     if within is not None and len(within.times):
         of_step = np.searchsorted(steps_ns, within.times, side="right") - 1
         every = int(((samples.times >= first_ns) & (samples.times < last_ns)).sum())
         each_ns = (last_ns - first_ns) / max(1, every)
-        found += _divided(within, of_step, steps, each_ns, loop_ns, within=True)
+        inner = _divided(within, of_step, steps, each_ns, loop_ns, within=True)
+        found += [(_growing(code, within, steps_ns, begun_ns, each_ns), few) for code, few in inner]
     recurring = [in_few for code, in_few in found if code.recurs]
     code = joined(sorted((code for code, _ in found), key=lambda each: -each.seconds))[:MOST_CODE]
     at = distinct(np.concatenate(recurring)) if recurring else np.empty(0, np.int64)
@@ -332,13 +335,20 @@ def _divided(
 
 
 def _growing(
-    code: LoopCode, free: CodeSamples, of_step: Times, steps: int, firsts: Times, each_ns: float
+    code: LoopCode, samples: CodeSamples, steps_ns: Times, begun_ns: Times | None, each_ns: float
 ) -> LoopCode:
-    """Add how it grows, of what lies in many steps."""
+    """Add how it grows, of what lies in many steps: through each epoch, else through the run."""
     if code.count is not None:
         return code
-    own = of_step[free.numbers == free.names.index(code.function)]
-    return msgspec.structs.replace(code, grows_ms=growth(own, steps, firsts, each_ns))
+    begun_ns = np.empty(0, np.int64) if begun_ns is None else begun_ns
+    begun = np.searchsorted(steps_ns, begun_ns, side="right") - 1
+    of_step = np.searchsorted(steps_ns, samples.times, side="right") - 1
+    own = of_step[samples.numbers == samples.names.index(code.function)]
+    grows = growth(own, len(steps_ns) - 1, begun, each_ns)
+    if grows is not None:
+        return msgspec.structs.replace(code, grows_ms=grows)
+    grows = growth_of_run(own, np.diff(steps_ns), each_ns)
+    return msgspec.structs.replace(code, grows_ms=grows, grows_in_run=grows is not None)
 
 
 def _spacing(between: Times) -> float | None:

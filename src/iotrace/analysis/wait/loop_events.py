@@ -1,4 +1,4 @@
-"""What the loop does now and then beside its steps: evaluations, checkpoints, writing, collecting garbage.
+"""What the loop does now and then beside its steps: evaluations, checkpoints, writing, garbage, compiling.
 
 Definitions: docs/definitions.md, "loop_events".
 """
@@ -30,11 +30,13 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, HotLine, LoopCode, LoopEvents
 from iotrace.analysis.wait.checkpoints import saves_of
 from iotrace.analysis.wait.collector import collector_of
+from iotrace.analysis.wait.compiling import COMPILERS, compiled_in, compiler_of, late_steps, pauses_of
 from iotrace.analysis.wait.loop_code import CodeSamples
 from iotrace.analysis.wait.written import written_by
 from iotrace.session import names
 
-EVALUATION, CHECKPOINT, WRITING, COLLECTION = "evaluation", "checkpoint", "writing", "collection"
+EVALUATION, CHECKPOINT, WRITING = "evaluation", "checkpoint", "writing"
+COLLECTION, COMPILATION = "collection", "compilation"
 _RECURS = 2  # steps
 _LEAST = 0.001  # of the loop: less is a line of a log
 _MOSTLY = 0.5  # of the time
@@ -108,21 +110,13 @@ def loop_events(analysis: RankAnalysis) -> list[Events]:
     events = [_events(analysis, kind, each, end_ns) for kind, each in found]
     busy = [(each.starts, each.ends) for each in events]
     events[0] = _with_files(analysis, events[0])
-    events += [_writing(analysis, busy, end_ns), _collecting(analysis, busy, end_ns)]
+    events.append(_writing(analysis, busy, end_ns))
+    events.append(_paused(analysis, COMPILATION, [*COMPILERS], busy, end_ns))
+    busy.append((events[-1].starts, events[-1].ends))
+    events.append(_paused(analysis, COLLECTION, ["collection"], busy, end_ns))
     loop_ns = int(steps["end_ns"][-1] - steps["start_ns"][0])
-    least = {COLLECTION: LEAST_COLLECTION}
+    least = dict.fromkeys((COLLECTION, COMPILATION), LEAST_COLLECTION)
     return [each for each in events if each.total_ns >= max(1, least.get(each.kind, _LEAST) * loop_ns)]
-
-
-def pauses_of(analysis: RankAnalysis, pause: str) -> Intervals:
-    """When Python collected garbage, which stops all threads, or the training thread compiled."""
-    main, thread = analysis.rank.main, analysis.loop.thread
-    rows = main.rows(names.PAUSE_ROW)
-    rows = rows[rows["pause"] == names.PAUSES.index(pause)]
-    if thread is not None:
-        rows = rows[(rows["tid"] == thread.tid) | (rows["tid"] == -1)]
-    starts, ends = (main.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
-    return union(starts, ends)
 
 
 def summed(
@@ -170,6 +164,14 @@ def summed(
         if each.kind == COLLECTION:
             function = None if samples is None else _collects_in(each, samples)
             row = msgspec.structs.replace(row, collector=collector_of(analysis), function=function)
+        elif each.kind == COMPILATION:
+            during = each.starts, each.ends
+            row = msgspec.structs.replace(
+                row,
+                function=compiled_in(analysis, during) or _mostly_in(each, samples),
+                compiler=compiler_of(analysis, during),
+                late=late_steps(each.steps, len(steps)),
+            )
         elif each.kind in (CHECKPOINT, WRITING):
             row = msgspec.structs.replace(row, function=_mostly_in(each, samples))
         rows.append(_with_waits(analysis, each, row, samples) if each.kind == EVALUATION else row)
@@ -177,10 +179,10 @@ def summed(
 
 
 def with_events(code: Sequence[LoopCode], events: Sequence[LoopEvents]) -> list[LoopCode]:
-    """Add to each function what of the loop's writing and collecting of garbage is mostly in it."""
+    """Add to each function what of the loop's writing, collecting and compiling is mostly in it."""
     inside: defaultdict[str, float] = defaultdict(float)
     for each in events:
-        if each.kind in (WRITING, COLLECTION) and each.function is not None:
+        if each.kind in (WRITING, COLLECTION, COMPILATION) and each.function is not None:
             inside[each.function] += each.seconds
     return [msgspec.structs.replace(each, inside_seconds=inside[each.function]) for each in code]
 
@@ -295,12 +297,14 @@ def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> 
     )
 
 
-def _collecting(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> Events:
-    """Find when garbage was collected outside of waits and of what is `busy`."""
-    own, awaited = pauses_of(analysis, "collection"), analysis.loop.steps.awaited
+def _paused(
+    analysis: RankAnalysis, kind: str, pauses: Sequence[str], busy: Sequence[Intervals], end_ns: int
+) -> Events:
+    """Find when garbage was collected, or functions compiled, outside of waits and of what is `busy`."""
+    own, awaited = pauses_of(analysis, *pauses), analysis.loop.steps.awaited
     for each in (union(awaited["wait_start_ns"], awaited["delivered_ns"]), *busy):
         own = subtract(own, each)
-    return _events(analysis, COLLECTION, (own, [], None), end_ns)
+    return _events(analysis, kind, (own, [], None), end_ns)
 
 
 def _collects_in(events: Events, samples: CodeSamples) -> str | None:

@@ -14,6 +14,7 @@ from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import LoopReads
 from iotrace.analysis.storage.io import WRITES
+from iotrace.analysis.wait.called_files import with_called
 from iotrace.analysis.wait.data_wait import file_costs
 from iotrace.analysis.wait.file_costs import read_calls
 from iotrace.analysis.wait.page_faults import bounds
@@ -46,7 +47,8 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
         starts, ends = starts[held], ends[held]
         if not len(held):
             return None
-    made = compose(replace(main, spans=spans), calls, analysis.session.paths, starts, ends, inline=True)
+    main = with_called(replace(main, spans=spans), calls, analysis.session.paths)
+    made = compose(main, calls, analysis.session.paths, starts, ends, inline=True)
     spent_ns = made.parts[:, :2].sum(axis=0)
     if not unknown and spent_ns.sum() < _WORTH_TELLING * int(kept.duration_ns.sum()):
         return None

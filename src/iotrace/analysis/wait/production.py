@@ -11,7 +11,7 @@ reads ahead (`read_ahead`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -103,7 +103,8 @@ def compose(
     _, held = stdio.nested(calls)  # calls inside one of stdio are that one's time
     own_calls = calls.where(~held) if held.any() else calls
     charges = [_of_calls(made, own_calls, names.of(own_calls.file, shown_calls))]
-    charges.append(_of_decoding(made, read_paths, posix, files, run_delays(process, read_paths)))
+    blocked = _blocked(process, read_paths, posix)
+    charges.append(_of_decoding(made, read_paths, posix, files, blocked))
     only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
     faulted, of_faults = _of_faults(made, spans, items, read_paths, layers, shown, names, only)
     charges += of_faults
@@ -201,11 +202,10 @@ def _of_calls(made: Composition, calls: PosixCalls, file: Times) -> Charges:
 
 
 def _of_decoding(
-    made: Composition, read_paths: Columns, posix: Coverage, file: Times, delays: Times
+    made: Composition, read_paths: Columns, posix: Coverage, file: Times, blocked: Fractions
 ) -> Charges:
     """Divide what is in read paths but in no POSIX call; move its blocked part from decode to read."""
     starts, ends = bounds(read_paths)
-    blocked = blocked_fraction(read_paths, posix.within(starts, ends), delays)
     piece_starts, piece_ends, span, window = pieces(starts, ends, made.starts, made.ends)
     shares = Shares(starts, ends, mask=posix).of(piece_starts, piece_ends)
     read = shares * blocked[span]
@@ -264,17 +264,27 @@ def _of_what_follows(
     return Charges.of(window, only[item], np.zeros(len(costs)), np.zeros(len(costs)), costs)
 
 
-def blocked_fraction(spans: Columns, in_calls: Times, delay: Times) -> Fractions:
+def _blocked(process: Process, read_paths: Columns, posix: Coverage) -> Fractions:
+    in_calls = posix.within(*bounds(read_paths))
+    return blocked_fraction(read_paths, in_calls, run_delays(process, read_paths), process.called)
+
+
+def blocked_fraction(
+    spans: Columns, in_calls: Times, delay: Times, called: Collection[int] = ()
+) -> Fractions:
     """Find the fraction of each span's time outside POSIX calls in which its thread was blocked.
 
     Off-CPU time beyond that of the calls, where the thread gave up the CPU by itself, less what it waited for
     a CPU (`delay`, -1: unknown); a thread that was only preempted was decoding. Where that wait is unknown (a
-    library's own threads) and calls are seen, these are taken for all of the reading: the rest may have been
-    a wait for a CPU.
+    library's own threads) and calls are seen, in the span or elsewhere of its file (`called`), these are
+    taken for all of the reading: the rest may have been a wait for a CPU, or for the library's threads.
     """
     duration = spans["duration_ns"]
     outside = duration - in_calls
-    slept = (spans["voluntary_switches"] > 0) & ((delay >= 0) | (in_calls == 0))
+    by_calls = in_calls > 0
+    if called and (delay < 0).any():
+        by_calls |= np.isin(spans["file"], [*called])
+    slept = (spans["voluntary_switches"] > 0) & ((delay >= 0) | ~by_calls)
     off_cpu = np.where(slept, duration - spans["cpu_ns"] - np.maximum(delay, 0), 0)
     beyond = np.clip(off_cpu - in_calls, 0, outside)
     found: Fractions = np.divide(beyond, outside, out=np.zeros(len(spans)), where=outside > 0)

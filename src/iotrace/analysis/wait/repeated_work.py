@@ -201,6 +201,7 @@ def _work(
     """Sum up what samples do again of one kind."""
     numbers = np.sort(np.array([*targets], np.int64))
     spent_ns, samples, waited_ns, gain_ms, most_ms = np.zeros(len(numbers)), 0, 0.0, None, None
+    spares = None
     waits, source = analysis.source_waits, analysis.source
     makers = waits.deliveries.maker(analysis.rank.main.pid)
     deliveries = source.deliveries if source is not None else waits.deliveries
@@ -223,7 +224,9 @@ def _work(
         # A worker whose code holds the interpreter's lock sends no batch meanwhile, which no replay tells.
         held_ns = waited_ns / max(1.0, float(waits.making_ns.sum())) * float(waits.of_making_and_way.sum())
         gain_ms = max(replayed_gain_ms(deliveries, measured, steps, less), held_ns / steps / 1e6)
-        most_ms = _most_ms(kind, replayed(analysis, source), less)
+        replay = replayed(analysis, source)
+        most_ns = _most_ns(kind, replay, less)
+        most_ms, spares = replay.most_without_ms(most_ns), replay.spared(most_ns)
     items, made_samples = (
         sum(visits.items for visits in found),
         sum(float(each.samples.sum()) for each in found),
@@ -250,15 +253,14 @@ def _work(
         wait_ms=waited_ns / steps / 1e6,
         gain_ms=gain_ms,
         most_ms=None if most_ms is None or gain_ms is None else max(gain_ms, most_ms),
+        spares_fraction=spares,
     )
 
 
-def _most_ms(kind: str, replay: Replayed, less: Costs) -> float | None:
-    """Bound what goes with it: what is read once may be kept as the sample's own code made it."""
+def _most_ns(kind: str, replay: Replayed, less: Costs) -> Costs:
+    """What of the making goes at most: what is read once may be kept as the sample's own code made it."""
     own = less[:MOST]
-    return replay.most_without_ms(
-        np.maximum(own, replay.less_ns(RESIZED)) if kind in (READING_AGAIN, DECODING) else own
-    )
+    return np.maximum(own, replay.less_ns(RESIZED)) if kind in (READING_AGAIN, DECODING) else own
 
 
 def _costly(paths: list[str], spent_ns: Costs) -> list[str]:

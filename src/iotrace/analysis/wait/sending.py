@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Coverage, Times, union
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.table import NONE
+from iotrace.session import names
+from iotrace.sources.processes import Process
 
 _BESIDE = 2 / 3  # of the waits for batches under way, beside the making of the next; 0 to 5 % without a lock
 _AT_END = 0.85  # of that making: batches come from then on
@@ -35,3 +37,22 @@ def sends_behind_next(deliveries: Deliveries, transport_ns: Times) -> bool:
     at_end = end - taken >= _AT_END * (prepared - taken)
     whole_ns = int(way_ns.sum())
     return bool(beside_ns.sum() >= _BESIDE * whole_ns and way_ns[at_end].sum() >= _BESIDE * whole_ns)
+
+
+def locked_ns(deliveries: Deliveries, transport_ns: Times, workers: list[Process]) -> int | None:
+    """How long, of waits for batches under way, the thread that sends them waited for the interpreter.
+
+    Other code of the worker ran then. None where no worker has told of that.
+    """
+    found, ends = None, deliveries["delivered_ns"]
+    for process in workers:
+        rows = process.rows(names.LOCKED_ROW)
+        numbers = [number for number, text in process.texts.items() if text == names.SENDING_AT]
+        rows = rows[np.isin(rows["file"], numbers)]
+        if not len(rows):
+            continue
+        own = (deliveries["pid"] == process.pid) & (transport_ns > 0)
+        times = (process.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
+        waited = Coverage(*union(*times)).within(ends[own] - transport_ns[own], ends[own])
+        found = (found or 0) + int(waited.sum())
+    return found

@@ -18,7 +18,15 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
 from iotrace.analysis.wait.asleep import asleep
 from iotrace.analysis.wait.checkpoints import Writing, writing_of
-from iotrace.analysis.wait.loop_events import CHECKPOINT, COLLECTION, EVALUATION, WRITING, Events, pauses_of
+from iotrace.analysis.wait.compiling import COMPILERS, pauses_of
+from iotrace.analysis.wait.loop_events import (
+    CHECKPOINT,
+    COLLECTION,
+    COMPILATION,
+    EVALUATION,
+    WRITING,
+    Events,
+)
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.sources.records import Collector
@@ -29,7 +37,7 @@ _MOST_ROWS = 20
 _WORTH_NAMING = 0.1  # of what a step took beyond the usual
 _EXPLAINS_NOTHING = "unknown"  # the cause of a wait
 # In these the training thread itself computes.
-_COMPUTING = ("garbage_collection", "compile", "validation", "checkpoint", "writing", "restart")
+_COMPUTING = ("garbage_collection", "compile", "validation", "checkpoint", "writing", "drawing", "restart")
 
 _NONE: Times = np.empty(0, np.int64)
 
@@ -41,15 +49,18 @@ def loop_slow_steps(
     phases_ns: Mapping[str, Times] | None = None,
     events: Sequence[Events] = (),
     recurring: Times = _NONE,
+    choosing: Intervals = (_NONE, _NONE),
 ) -> SlowLoopSteps | None:
     """Find the slow ones of the measured steps and their causes; None of fewer than `FEWEST_STEPS`.
 
     `phases_ns` has the time of each measured step in each phase. Those of `events` that recur are no part of
     a step here. Steps that begin at `recurring` hold what the loop calls now and then, and are left out.
+    At times of `choosing` samplers choose first samples of an epoch.
     """
     kept = analysis.kept
     if len(kept) < FEWEST_STEPS:
         return None
+    events = [each for each in events if each.kind != COMPILATION]  # a part of the step that it makes long
     lengths: Times = kept["end_ns"] - kept["start_ns"]
     whole = lengths.copy()
     lengths -= sum((each.in_steps_ns(kept) for each in events if each.recurs), np.zeros(len(kept), np.int64))
@@ -61,7 +72,7 @@ def loop_slow_steps(
     unknown: dict[str, str] = {}
     writing = None
     if len(slow):
-        found, writing = _parts(analysis, lengths, whole, events)
+        found, writing = _parts(analysis, lengths, whole, events, choosing)
         unknown = _unknown(analysis)
     over = {name: np.maximum(own - np.median(own), 0)[slow] for name, own in found.items()}
     beyond_usual = lengths[slow] - usual
@@ -137,7 +148,7 @@ def _row(
 
 
 def _parts(
-    analysis: RankAnalysis, lengths: Times, whole: Times, events: Sequence[Events]
+    analysis: RankAnalysis, lengths: Times, whole: Times, events: Sequence[Events], choosing: Intervals
 ) -> tuple[dict[str, Floats], Writing]:
     """Divide each measured step among causes, in ns: an instant belongs to the first that covers it.
 
@@ -152,12 +163,13 @@ def _parts(
     awaited = kept.awaited
     intervals = {
         "garbage_collection": pauses_of(analysis, "collection"),
-        "compile": pauses_of(analysis, "compilation"),
+        "compile": pauses_of(analysis, *COMPILERS),
         "validation": union(kept.left_out[:, 0], kept.left_out[:, 1]),
         "checkpoint": union(*saving),
         "writing": union(other.starts, other.ends),
         "asleep": asleep(analysis),
         "data_wait": union(awaited["wait_start_ns"], awaited["delivered_ns"]),
+        "drawing": choosing,
         "restart": _restarts(analysis),
         "collectives": analysis.collectives,
     }
@@ -190,7 +202,7 @@ def _by_cause(waits: Waits, kept: StepTable, waited: Floats) -> dict[str, Floats
 
 
 def _restarts(analysis: RankAnalysis) -> Intervals:
-    """When the loop ended the workers of an epoch, and when it started those of the next one."""
+    """When the loop ended an iterator and its workers, and when it made the next one."""
     primary = analysis.primary
     if primary is None or not primary.description.workers:
         return union(np.zeros(0, np.int64), np.zeros(0, np.int64))

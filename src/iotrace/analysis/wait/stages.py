@@ -23,6 +23,7 @@ from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import StageCost
+from iotrace.analysis.wait.called_files import with_called
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.analysis.wait.production import READING, blocked_fraction, of_kinds, outermost
@@ -101,6 +102,7 @@ def _of_loader(analysis: RankAnalysis, number: int, quiet: Coverage | None) -> l
         of_item = samples_of(made, items)
         samples += float(of_item.sum())
         calls = analysis.session.calls_of(process)
+        process = with_called(process, calls, analysis.session.paths)
         posix = Coverage(calls.start_ns, calls.end_ns)
         shown = {file: analysis.session.paths.shown(path) for file, path in process.span_files.items()}
         of_samples = _of_samples(process, reading, items, of_item, posix, files, shown)
@@ -147,7 +149,7 @@ def _of_samples(
     def summed(values: npt.NDArray[Any]) -> Costs:
         return np.bincount(of, values, len(first)).astype(np.float64, copy=False)
 
-    blocked = blocked_fraction(reading, in_calls, run_delays(process, reading))
+    blocked = blocked_fraction(reading, in_calls, run_delays(process, reading), process.called)
     read_ns = in_calls + blocked * (reading["duration_ns"] - in_calls)
     yield _Part("read", "wall", at_ns, summed(read_ns) / made, file, made, sample=sample)
     in_item = item >= 0

@@ -44,7 +44,7 @@ def amd() -> Check:
 
 
 def intel() -> Check:
-    """Check Level Zero in the same way, as the sidecar asks it: its variable is set for that alone."""
+    """Check Level Zero in the same way, as the sidecar asks it: its variable is set for this check alone."""
     nodes = [Path(node) for node in glob.glob(_RENDER_NODES)]
     before = os.environ.get(_SYSMAN)
     os.environ[_SYSMAN] = "1"

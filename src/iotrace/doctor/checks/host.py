@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.rules.facts.host import Demand, HostFacts
 from iotrace.doctor.results import Check, judged, ok, unknown
-from iotrace.launch.telemetry.procfs import groups_of, memory_use, read_own, read_stat, read_text
+from iotrace.launch.telemetry.procfs import list_groups, memory_use, read_own, read_stat, read_text
 from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Member
 from iotrace.units import counted, size
@@ -132,19 +132,19 @@ def check_shm(path: str, demand: Demand) -> Check:
 def limits(demand: Demand) -> Check:
     """Check this process's soft limits, those of its control groups and of the kernel, for this demand."""
     own = {name: limit.number for name, limit in _LIMITS.items() if limit.number is not None}
-    found = {name: resource.getrlimit(number)[0] for name, number in own.items()}
+    limits = {name: resource.getrlimit(number)[0] for name, number in own.items()}
     groups = most_processes(read_own())
     if groups is not None:
-        found["processes"] = groups if found["processes"] < 0 else min(groups, found["processes"])
+        limits["processes"] = groups if limits["processes"] < 0 else min(groups, limits["processes"])
     with suppress(OSError, ValueError), open(_MOST_MAPPINGS) as file:
-        found["mappings"] = int(file.read())
-    return check_limits(found, demand)
+        limits["mappings"] = int(file.read())
+    return check_limits(limits, demand)
 
 
 def most_processes(texts: tuple[str, str]) -> int | None:
     """Return how many processes and threads the control groups leave; None without a limit."""
     left = []
-    for directory in groups_of(texts, "pids"):
+    for directory in list_groups(texts, "pids"):
         with suppress(ValueError):  # "max", or it cannot be read
             left.append(int(read_text(f"{directory}/pids.max")) - int(read_text(f"{directory}/pids.current")))
     return None if not left else max(0, min(left))
@@ -177,7 +177,7 @@ def telemetry() -> Check:
     """Check this machine's figures."""
     system = System()
     system.read()  # CPUs are figures between two readings
-    return check_telemetry(_samples_itself(), {name for name, found in system.read()[0].items() if found})
+    return check_telemetry(_samples_itself(), {name for name, value in system.read()[0].items() if value})
 
 
 def _samples_itself() -> bool:
@@ -188,9 +188,9 @@ def _samples_itself() -> bool:
 
 def check_telemetry(processes: bool, figures: set[str]) -> Check:
     """Judge whether a process could be sampled, and which `figures` of the host were there."""
-    found = [shown for name, shown in _FIGURES.items() if name in figures]
+    sampled = [shown for name, shown in _FIGURES.items() if name in figures]
     lacking = [shown for name, shown in _FIGURES.items() if name not in figures]
-    what = ", ".join(["processes", *found])
+    what = ", ".join(["processes", *sampled])
     facts = (
         HostFacts(what=what, why=_ENERGY, lacking=lacking) if processes else HostFacts(processes_hidden=True)
     )
@@ -200,7 +200,7 @@ def check_telemetry(processes: bool, figures: set[str]) -> Check:
 def cpu_limit(texts: tuple[str, str]) -> float | None:
     """Return the tightest CPU quota by the texts of `read_own`, in CPUs; None without one."""
     limits = []
-    for directory in groups_of(texts, "cpu"):
+    for directory in list_groups(texts, "cpu"):
         v1 = f"{read_text(f'{directory}/cpu.cfs_quota_us')} {read_text(f'{directory}/cpu.cfs_period_us')}"
         quota, _, period = (read_text(f"{directory}/cpu.max") or v1).partition(" ")
         if quota.isdigit():  # else "max" or -1
@@ -221,11 +221,11 @@ class Limited:
 
 def memory_limit(texts: tuple[str, str]) -> Limited | None:
     """Return the tightest memory limit, and the least that is left; None without a limit."""
-    found = [use for use in map(memory_use, groups_of(texts, "memory")) if use is not None]
-    if not found:
+    uses = [use for use in map(memory_use, list_groups(texts, "memory")) if use is not None]
+    if not uses:
         return None
-    left = [max(0, limit - used) for used, limit in found if used is not None]
-    return Limited(min(limit for _, limit in found), min(left, default=None))
+    left = [max(0, limit - used) for used, limit in uses if used is not None]
+    return Limited(min(limit for _, limit in uses), min(left, default=None))
 
 
 def available_memory(texts: tuple[str, str]) -> int:
@@ -277,7 +277,7 @@ def memory(demand: Demand) -> Check:
 
 
 def check_copies(demand: Demand, data_bytes: int, available: int) -> list[Check]:
-    """Say what a dataset that holds all data in memory comes to, where copies of it do not fit."""
+    """Say how much memory a dataset takes that holds all data, where copies of it do not fit."""
     whole = data_bytes * demand.processes
     if not demand.workers or whole <= available:
         return []

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from iotrace.analysis.rules.facts.host import HostFacts
-from iotrace.doctor.command import Interpreter, python_of, script_of
+from iotrace.doctor.command import Interpreter, find_python, find_script
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
 from iotrace.doctor.results import Check, judged, ok, unknown
 from iotrace.errors import LaunchError
@@ -33,13 +33,13 @@ def check_command(command: list[str], path: str | None) -> Check:
         what = f"{shlex.quote(program)} is run by {name!r}, which is not there, or not executable"
         remedy = "correct its first line, or install what it names"
         return judged("command", HostFacts(not_runnable=what, remedy=remedy))
-    script = script_of(command)
+    script = find_script(command)
     if script is not None and not os.path.exists(script):
         shown = shlex.quote(script)
         what = f"{program}, but there is no {shown} here"
         remedy = f"check its path, or run iotrace where {shown} is"
         return judged("command", HostFacts(not_runnable=what, remedy=remedy))
-    return ok("command", python_of(program, path) or program)
+    return ok("command", find_python(program, path) or program)
 
 
 def check_interpreter(command: list[str], interpreter: Interpreter | None) -> Check:

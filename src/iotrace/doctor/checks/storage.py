@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from iotrace.analysis.rules.facts.host import HostFacts
 from iotrace.doctor.results import CachedFile, Check, judged, ok, unknown
 from iotrace.errors import LaunchError
-from iotrace.launch.session_directory import job_of, refuse_taken, task_of
+from iotrace.launch.session_directory import job_name, refuse_taken, task_name
 from iotrace.page_cache import PAGE, UNSUPPORTED, cached_pages, find_pages
 from iotrace.units import size
 
@@ -55,13 +55,13 @@ def check_page_cache(path: Path, kind: str = "") -> Check:
     if kind in ("tmpfs", "ramfs"):
         why = "a run reads from memory, always: it says nothing of the storage"
         return ok("page-cache", f"all of {path} is in memory, on {kind}", why)
-    found = find(path, time.monotonic() + _WALK_SECONDS)
-    return replace(_judged(path, kind, found), files=largest(found.sizes, time.monotonic() + _ASK_SECONDS))
+    files = find(path, time.monotonic() + _WALK_SECONDS)
+    return replace(_judged(path, kind, files), files=largest(files.sizes, time.monotonic() + _ASK_SECONDS))
 
 
-def _judged(path: Path, kind: str, found: Files) -> Check:
+def _judged(path: Path, kind: str, files: Files) -> Check:
     try:
-        resident = _resident_share(found.sizes, time.monotonic() + _ASK_SECONDS)
+        resident = _resident_share(files.sizes, time.monotonic() + _ASK_SECONDS)
     except OSError:
         why = f"{kind or 'its file system'} or this kernel supports neither cachestat nor RWF_NOWAIT"
         remedy = "compare a first run with a second one"
@@ -72,8 +72,8 @@ def _judged(path: Path, kind: str, found: Files) -> Check:
     share, exact = resident
     percent = 100 * share
     about = "about" if exact or percent < 1 else "at most"
-    least = "" if found.all else "at least "
-    total = size(sum(found.sizes.values()))
+    least = "" if files.all else "at least "
+    total = size(sum(files.sizes.values()))
     what = f"{about} {percent:.0f} % of {least}{total} in {path} are in memory"
     if percent >= 90:
         return ok("page-cache", what, "a run now reads from memory: it says nothing of the storage")
@@ -86,16 +86,16 @@ def largest(sizes: dict[Path, int], deadline: float) -> list[CachedFile]:
     """Sample the pages of each of the largest files, by cachestat, until `deadline`."""
     told = []
     for file in sorted(sizes, key=lambda file: -sizes[file])[:_TOLD_FILES]:
-        found: int | None = None
+        resident: int | None = None
         count, why = 0, "not looked at in time"
         if time.monotonic() < deadline:
             try:
                 answer, count = ask_by_chance(file, sizes[file], _SAMPLED_PAGES, cached_pages)
-                found, why = answer
+                resident, why = answer
             except OSError as error:
                 why = str(error.strerror)
-        sampled = 0 if found is None else count
-        share = None if found is None else found / count
+        sampled = 0 if resident is None else count
+        share = None if resident is None else resident / count
         told.append(CachedFile(str(file), sizes[file], sampled, share, why))
     return told
 
@@ -155,14 +155,14 @@ def _resident_share(sizes: dict[Path, int], deadline: float) -> tuple[float, boo
             break
         most = max(_PAGES_OF_A_FILE, sizes[file] // PAGE // _PART_OF_A_FILE)
         try:
-            found, count = ask_by_chance(file, sizes[file], min(share, most), find_pages)
+            answer, count = ask_by_chance(file, sizes[file], min(share, most), find_pages)
         except OSError as error:
             if error.errno in UNSUPPORTED:
                 raise
             continue
-        resident += found.pages * share / count
+        resident += answer.pages * share / count
         looked_at += share
-        exact = exact and found.exact
+        exact = exact and answer.exact
     return (resident / looked_at, exact) if looked_at else None
 
 
@@ -202,13 +202,15 @@ class Mount:
 def mounts() -> list[Mount]:
     """Return this process's mounts; none where there is no /proc."""
     try:
-        return [Mount(found.fstype, found.mountpoint) for found in psutil.disk_partitions(all=True)]
+        return [
+            Mount(partition.fstype, partition.mountpoint) for partition in psutil.disk_partitions(all=True)
+        ]
     except OSError:
         return []
 
 
-def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
-    """Return the mount that holds the absolute, link-free `path`: of those at one point, the last."""
+def find_mount(path: str, mounts: list[Mount]) -> Mount | None:
+    """Return the mount that holds the absolute, link-free `path`: the last of several at one point."""
     holding = [
         mount for mount in mounts if path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
     ]
@@ -217,7 +219,7 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
 
 def check_data(path: Path, mounts: list[Mount]) -> Check:
     """Judge the file system that the data lies on."""
-    mount = mount_of(os.path.realpath(path), mounts)
+    mount = find_mount(os.path.realpath(path), mounts)
     if mount is None:
         why = "no mount in /proc holds it"
         return unknown("data", f"{path}: the file system is not known", why, "try df -T DIR")
@@ -231,7 +233,7 @@ def output(directory: str | None, mounts: list[Mount]) -> Check:
     path = Path(directory)
     if path.is_dir():
         try:
-            refuse_taken(path, job_of(os.environ), task_of(os.environ))
+            refuse_taken(path, job_name(os.environ), task_name(os.environ))
         except LaunchError as error:
             return judged("output", HostFacts(unwritable=str(error), remedy=error.remedy))
         except OSError as error:
@@ -248,7 +250,7 @@ def check_output(directory: Path, mounts: list[Mount]) -> Check:
         return judged("output", HostFacts(unwritable="the current directory was deleted", remedy=remedy))
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
-    mount = mount_of(str(existing), mounts)
+    mount = find_mount(str(existing), mounts)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return judged("output", HostFacts(unwritable=f"{directory} cannot be written"))
     status = os.statvfs(existing)

@@ -15,7 +15,7 @@ from iotrace.launch.telemetry.gpus import (
     FigureError,
     UnavailableError,
     gauge,
-    numa_node_of,
+    read_numa_node,
 )
 
 
@@ -65,8 +65,8 @@ def _device(smi: ModuleType, handle: object, index: int) -> Device:
         return _number(ask("amdsmi_get_clock_info", kind), "clk", "cur_clk")
 
     def processes() -> Record:
-        found = [entry for entry in ask("amdsmi_get_gpu_process_list") if isinstance(entry, dict)]
-        pairs = [(entry["pid"], entry.get("memory_usage", {}).get("vram_mem")) for entry in found]
+        entries = [entry for entry in ask("amdsmi_get_gpu_process_list") if isinstance(entry, dict)]
+        pairs = [(entry["pid"], entry.get("memory_usage", {}).get("vram_mem")) for entry in entries]
         return {"processes": pairs}
 
     about = {
@@ -75,7 +75,7 @@ def _device(smi: ModuleType, handle: object, index: int) -> Device:
         "uuid": str(known(lambda: ask("amdsmi_get_gpu_device_uuid")) or ""),
         "name": str((known(lambda: ask("amdsmi_get_gpu_asic_info")) or {}).get("market_name", "")),
         "memory_total_bytes": known(lambda: ask("amdsmi_get_gpu_memory_total", memory.VRAM)),
-        "numa_node": numa_node_of(known(lambda: ask("amdsmi_get_gpu_device_bdf"))),
+        "numa_node": read_numa_node(known(lambda: ask("amdsmi_get_gpu_device_bdf"))),
     }
     temperature = "amdsmi_get_temp_metric", sensor.HOTSPOT, metric.CURRENT
     figures = [

@@ -34,7 +34,7 @@ _UP, _LOOPBACK = 0x1, 0x8
 _LOOP_OR_LINK = {0x10, 0x20}  # scopes: what another host cannot reach by the address alone
 _UNUSABLE = 0x40 | 0x08  # linux/if_addr.h: tentative, or somebody else's
 _MOST = 8
-# What programs are told to communicate over; `^` and `=` of NCCL's are not for us to read.
+# The interfaces that programs are set to use; `^` and `=` of NCCL's are not for us to read.
 _CHOICES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
@@ -42,11 +42,11 @@ Address = tuple[str, int]
 
 
 def own_addresses() -> list[str]:
-    """List addresses of interfaces that are up, or that the program is told to use; IPv4 first."""
-    found = [*_of_ipv4(), *_of_ipv6()]
+    """List addresses of interfaces that are up, or that the program is set to use; IPv4 first."""
+    addresses = [*_of_ipv4(), *_of_ipv6()]
     chosen = [word for variable in _CHOICES for word in os.environ.get(variable, "").split(",") if word]
-    named = [address for name, address in found if name.startswith(tuple(chosen))] if chosen else []
-    return list(dict.fromkeys(named or [address for _, address in found]))[:_MOST]
+    named = [address for name, address in addresses if name.startswith(tuple(chosen))] if chosen else []
+    return list(dict.fromkeys(named or [address for _, address in addresses]))[:_MOST]
 
 
 def _of_ipv4() -> Iterator[tuple[str, str]]:
@@ -86,14 +86,14 @@ def bound_to(address: str) -> socket.socket | None:
 def connected_to(address: Address, routed: bool) -> socket.socket | None:
     """Connect to `address`, so that only its datagrams come in; through no gateway unless `routed`."""
     with suppress(OSError), ExitStack() as failed:
-        found = failed.enter_context(_socket_to(address[0]))
+        connection = failed.enter_context(_socket_to(address[0]))
         if not routed:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
-            if found.family == socket.AF_INET6:  # there a gateway is passed all the same: one hop does not
-                found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 1)
-        found.connect(address)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
+            if connection.family == socket.AF_INET6:  # there a gateway is passed all the same: one hop is not
+                connection.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 1)
+        connection.connect(address)
         failed.pop_all()
-        return found
+        return connection
     return None
 
 
@@ -102,13 +102,13 @@ def _socket_to(address: str) -> socket.socket:
     return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
 
 
-def addresses_of(node: str) -> set[str]:
+def resolve_addresses(node: str) -> set[str]:
     """Return the addresses that the names of the reference host lead to, and that of the job's master."""
-    found: set[str] = set()
+    addresses: set[str] = set()
     for name in filter(None, (node, os.environ.get("MASTER_ADDR"))):
         with suppress(OSError, UnicodeError):
-            found |= {str(each[4][0]) for each in socket.getaddrinfo(name, None)}
-    return found
+            addresses |= {str(each[4][0]) for each in socket.getaddrinfo(name, None)}
+    return addresses
 
 
 _ASK, _ANSWER = b"iotQ", b"iotA"
@@ -177,8 +177,8 @@ class ClockExchange:
     def _claim(self) -> list[socket.socket]:
         """Become the reference, where none is, or where it was an earlier sidecar of this host."""
         held = _read(self._path)
-        own_host = _host_of(self._sampler), boot_id()  # two machines may have one name
-        if held is not None and (_host_of(held["sampler"]), held["boot_id"]) != own_host:
+        own_host = _host_part(self._sampler), boot_id()  # two machines may have one name
+        if held is not None and (_host_part(held["sampler"]), held["boot_id"]) != own_host:
             return []
         served = [bound for bound in map(bound_to, own_addresses()) if bound is not None]
         self._key = bytes.fromhex(held["key"]) if held is not None else secrets.token_bytes(32)
@@ -223,10 +223,10 @@ class ClockExchange:
         held = None
         while True:
             last = self._stopping
-            found = _read(self._path)
-            if found is not None and (asking is None or found != held):
-                held, self._key = found, bytes.fromhex(found["key"])
-                asking = self._connect([(host, port) for host, port in found["addresses"]], found["sampler"])
+            offer = _read(self._path)
+            if offer is not None and (asking is None or offer != held):
+                held, self._key = offer, bytes.fromhex(offer["key"])
+                asking = self._connect([(host, port) for host, port in offer["addresses"]], offer["sampler"])
             exchanges = self._round(asking, last) if asking is not None else []
             if exchanges and held is not None:
                 self._emit({"type": "clock", "reference": held["sampler"], "exchanges": exchanges})
@@ -241,35 +241,35 @@ class ClockExchange:
     def _connect(self, addresses: list[Address], sampler: str) -> socket.socket | None:
         """Find an address at which the reference answers: without a gateway, else where its name leads."""
         for routed in (False, True):
-            known = addresses_of(_node_of(sampler)) if routed else None
+            known = resolve_addresses(_node_part(sampler)) if routed else None
             for address in addresses:
                 if known is not None and address[0] not in known:
                     continue
-                found = connected_to(address, routed)
-                if found is not None:
-                    if self._exchange(found, _WAIT_S) is not None:
-                        return found
-                    found.close()
-        self._tell(sampler, f"{_node_of(sampler)} did not answer at {_listed(addresses)}")
+                connection = connected_to(address, routed)
+                if connection is not None:
+                    if self._exchange(connection, _WAIT_S) is not None:
+                        return connection
+                    connection.close()
+        self._tell(sampler, f"{_node_part(sampler)} did not answer at {_listed(addresses)}")
         return None
 
     def _round(self, asking: socket.socket, last: bool) -> list[list[int]]:
-        found: list[list[int]] = []
+        exchanges: list[list[int]] = []
         lost = 0
         quick = False
-        while len(found) < _MOST_EXCHANGES and lost < (1 if last else _LOST):
-            if (self._stopping and not last) or (quick and len(found) >= _EXCHANGES):
+        while len(exchanges) < _MOST_EXCHANGES and lost < (1 if last else _LOST):
+            if (self._stopping and not last) or (quick and len(exchanges) >= _EXCHANGES):
                 break
             one = self._exchange(asking, _LAST_WAIT_S if last else _WAIT_S)
             if one is None:
                 lost += 1
             else:
-                found.append(one)
+                exchanges.append(one)
                 lost = 0
                 trip_ns = one[3] - one[0]
                 self._quickest_ns = min(self._quickest_ns, trip_ns)
                 quick = quick or trip_ns <= _QUICK * self._quickest_ns
-        return found
+        return exchanges
 
     def _exchange(self, asking: socket.socket, wait_s: float) -> list[int] | None:
         """Ask once: when that was sent, received, answered, and when the answer was back; None: no answer."""
@@ -320,20 +320,20 @@ def may_be_of_several_hosts(session: Path) -> bool:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_bytes())
-        return found if {"sampler", "boot_id", "key", "addresses"} <= set(found) else None
+        offer = json.loads(path.read_bytes())
+        return offer if {"sampler", "boot_id", "key", "addresses"} <= set(offer) else None
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _host_of(sampler: str) -> str:
+def _host_part(sampler: str) -> str:
     """Return what a sidecar's directory says of its host: the node and its namespace, without their count."""
     node, _, namespace = sampler.rpartition("-")
     return node if namespace.isdecimal() else sampler
 
 
-def _node_of(sampler: str) -> str:
-    return _host_of(sampler).rpartition("-")[0]
+def _node_part(sampler: str) -> str:
+    return _host_part(sampler).rpartition("-")[0]
 
 
 def _listed(addresses: list[Address]) -> str:

@@ -49,7 +49,7 @@ def gauge(name: str, field: str, read: Callable[[], object]) -> Figure:
     return Figure(name, lambda: {field: read()})
 
 
-def numa_node_of(bus_id: object, devices: str = "/sys/bus/pci/devices") -> int | None:
+def read_numa_node(bus_id: object, devices: str = "/sys/bus/pci/devices") -> int | None:
     """Return the NUMA node that a PCI device is at, by its number as drivers write it; None: not known.
 
     Drivers write more digits of the domain than the kernel does (``00000000:1B:00.0``, ``0000:1b:00.0``).

@@ -21,7 +21,7 @@ from iotrace.launch.telemetry.gpus import (
     FigureError,
     UnavailableError,
     gauge,
-    numa_node_of,
+    read_numa_node,
 )
 
 _LOADER = "libze_loader.so.1"
@@ -43,15 +43,15 @@ def find(emit: Emit) -> list[Device]:
     zes = _library()
     if zes.zesInit(0) != zes.ZE_RESULT_SUCCESS:
         raise UnavailableError("Level Zero: zesInit fails: no driver, or no device that this user may use")
-    found: list[Device] = []
+    devices: list[Device] = []
     for driver in _handles(zes.zesDriverGet, zes.zes_driver_handle_t):
         for handle in _handles(zes.zesDeviceGet, zes.zes_device_handle_t, driver):
-            index = sum(1 for device in found if device.about["instance"] is None)
+            index = sum(1 for device in devices if device.about["instance"] is None)
             try:
-                found += _Intel(zes, handle).devices(index)
+                devices += _Intel(zes, handle).devices(index)
             except FigureError as error:
                 emit({"type": "problem", "device": None, "figure": f"gpu {index}", "why": str(error)})
-    return found
+    return devices
 
 
 def _library() -> ModuleType:
@@ -71,8 +71,8 @@ def _library() -> ModuleType:
         raise UnavailableError(f"Level Zero: {error}") from error
     finally:
         ctypes.CDLL = load  # type: ignore[misc]
-    found: ModuleType = pyzes
-    return found
+    library: ModuleType = pyzes
+    return library
 
 
 def _handles(function: Callable[..., int], kind: Any, *of: Any) -> list[Any]:
@@ -80,8 +80,8 @@ def _handles(function: Callable[..., int], kind: Any, *of: Any) -> list[Any]:
     count = c_uint32(0)
     if function(*of, byref(count), None) or not count.value:
         return []
-    found = (kind * count.value)()
-    return [] if function(*of, byref(count), found) else list(found[: count.value])
+    handles = (kind * count.value)()
+    return [] if function(*of, byref(count), handles) else list(handles[: count.value])
 
 
 class _Rate:
@@ -123,7 +123,7 @@ class _Intel:
 
     def _device(self, index: int, tile: int | None, uuid: str, name: str) -> Device:
         known: Record = {"index": index, "instance": tile, "uuid": uuid, "name": name}
-        memories = [properties.physicalSize for _, properties in self._memories_of(tile)]
+        memories = [properties.physicalSize for _, properties in self._list_memories(tile)]
         about = {**known, "memory_total_bytes": sum(memories) or None, "numa_node": self._numa_node()}
         activity: dict[int, _Rate] = {}
         figures = [
@@ -152,17 +152,17 @@ class _Intel:
 
     def _parts(self, group: str, kind: str, short: str, structure: str) -> list[tuple[Any, Any]]:
         """List the handles of a group, each with its properties; those that tell none are left out."""
-        zes, found = self._zes, []
+        zes, parts = self._zes, []
         enumerate_all = getattr(zes, f"zesDeviceEnum{group}")
         for handle in _handles(enumerate_all, getattr(zes, f"zes_{short}_handle_t"), self._handle):
             stype = getattr(zes, f"ZES_STRUCTURE_TYPE_{structure}_PROPERTIES")
             name = {"pwr": "power"}.get(short, short)
             properties = getattr(zes, f"zes_{name}_properties_t")(stype=stype)
             if getattr(zes, f"zes{kind}GetProperties")(handle, byref(properties)) == zes.ZE_RESULT_SUCCESS:
-                found.append((handle, properties))
-        return found
+                parts.append((handle, properties))
+        return parts
 
-    def _memories_of(self, tile: int | None) -> list[tuple[Any, Any]]:
+    def _list_memories(self, tile: int | None) -> list[tuple[Any, Any]]:
         on_device = self._zes.ZES_MEM_LOC_DEVICE
         return _of_tile([part for part in self._memories if part[1].location == on_device], tile)
 
@@ -184,7 +184,7 @@ class _Intel:
 
     def _memory(self, tile: int | None) -> int:
         zes, used = self._zes, 0
-        parts = self._memories_of(tile)
+        parts = self._list_memories(tile)
         if not parts:
             raise FigureError("it tells no memory of its own", final=True)
         for handle, _ in parts:
@@ -208,7 +208,7 @@ class _Intel:
 
     def _frequencies(self, tile: int | None) -> Record:
         """Return the clocks, the mean of the tiles, and what holds any of them back."""
-        zes, found, reasons = self._zes, {}, 0
+        zes, clocks_mhz, reasons = self._zes, {}, 0
         kinds = (("sm", zes.ZES_FREQ_DOMAIN_GPU), ("memory", zes.ZES_FREQ_DOMAIN_MEMORY))
         for name, kind in kinds:
             clocks = []
@@ -218,27 +218,27 @@ class _Intel:
                 clocks += [state.actual] if state.actual >= 0 else []  # below 0: not known
                 reasons |= self._reasons(state.throttleReasons)
             if clocks:
-                found[f"{name}_clock_mhz"] = sum(clocks) / len(clocks)
-        if not found:
+                clocks_mhz[f"{name}_clock_mhz"] = sum(clocks) / len(clocks)
+        if not clocks_mhz:
             raise FigureError("it tells no clock", final=True)
-        return {**found, "clock_reasons": reasons}
+        return {**clocks_mhz, "clock_reasons": reasons}
 
     def _reasons(self, flags: int) -> int:
-        prefix, found = "ZES_FREQ_THROTTLE_REASON_FLAG_", 0
+        prefix, reasons = "ZES_FREQ_THROTTLE_REASON_FLAG_", 0
         for name, bit in _REASONS.items():
-            found |= bit if flags & getattr(self._zes, f"{prefix}{name}", 0) else 0
-        return found
+            reasons |= bit if flags & getattr(self._zes, f"{prefix}{name}", 0) else 0
+        return reasons
 
     def _temperature(self, tile: int | None) -> float:
-        zes, found = self._zes, []
+        zes, temperatures = self._zes, []
         kinds = zes.ZES_TEMP_SENSORS_GPU, zes.ZES_TEMP_SENSORS_GLOBAL
         for handle, _ in _of_tile([part for part in self._sensors if part[1].type in kinds], tile):
             value = c_double()
             self._ask("zesTemperatureGetState", handle, byref(value))
-            found.append(value.value)
-        if not found:
+            temperatures.append(value.value)
+        if not temperatures:
             raise FigureError("it tells no temperature", final=True)
-        return max(found)
+        return max(temperatures)
 
     def _pcie(self, sent: _Rate, received: _Rate) -> Record:
         stats = self._zes.zes_pci_stats_t()
@@ -249,8 +249,8 @@ class _Intel:
 
     def _processes(self) -> Record:
         zes = self._zes
-        found = _handles(zes.zesDeviceProcessesGetState, zes.zes_process_state_t, self._handle)
-        return {"processes": [(process.processId, process.memSize) for process in found]}
+        processes = _handles(zes.zesDeviceProcessesGetState, zes.zes_process_state_t, self._handle)
+        return {"processes": [(process.processId, process.memSize) for process in processes]}
 
     def _numa_node(self) -> int | None:
         zes = self._zes
@@ -258,7 +258,7 @@ class _Intel:
         if zes.zesDevicePciGetProperties(self._handle, byref(properties)) != zes.ZE_RESULT_SUCCESS:
             return None
         at = properties.address
-        return numa_node_of(f"{at.domain:04x}:{at.bus:02x}:{at.device:02x}.{at.function:x}")
+        return read_numa_node(f"{at.domain:04x}:{at.bus:02x}:{at.device:02x}.{at.function:x}")
 
 
 def _of_tile(parts: list[tuple[Any, Any]], tile: int | None) -> list[tuple[Any, Any]]:

@@ -17,7 +17,7 @@ from iotrace.launch.telemetry.gpus import (
     FigureError,
     UnavailableError,
     gauge,
-    numa_node_of,
+    read_numa_node,
 )
 
 _KIB = 1 << 10
@@ -28,7 +28,7 @@ _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 def find(emit: Emit) -> list[Device]:
-    """Find all devices of the host, and the MIG instances of those that are divided."""
+    """Find all devices of the host, and the MIG instances of the divided ones."""
     try:
         import pynvml as nvml
     except ImportError as error:
@@ -57,14 +57,14 @@ def find(emit: Emit) -> list[Device]:
 
 def _instances(nvml: ModuleType, handle: object) -> list[tuple[int, object]]:
     """Return numbers and handles of the MIG instances; none where MIG is off or unknown to the device."""
-    found: list[tuple[int, object]] = []
+    instances: list[tuple[int, object]] = []
     with suppress(nvml.NVMLError):
         if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-            return found
+            return instances
         for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             with suppress(nvml.NVMLError_NotFound):  # a slot without an instance
-                found.append((number, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
-    return found
+                instances.append((number, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
+    return instances
 
 
 class _Nvidia:
@@ -90,7 +90,7 @@ class _Nvidia:
         with suppress(FigureError):  # reported when it is read as a figure
             about["memory_total_bytes"] = self._memory().total
         with suppress(FigureError):  # a MIG instance has no bus of its own
-            about["numa_node"] = numa_node_of(self._ask(nvml.nvmlDeviceGetPciInfo).busId)
+            about["numa_node"] = read_numa_node(self._ask(nvml.nvmlDeviceGetPciInfo).busId)
         figures = [
             gauge("memory", "memory_bytes", lambda: self._memory().used),
             Figure("processes", self._processes, SELDOM),
@@ -202,8 +202,8 @@ class _Nvidia:
 
     def _processes(self) -> Record:
         """Return [pid, bytes] pairs; bytes are None where the driver hides them, as in some containers."""
-        found = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
-        return {"processes": [(process.pid, process.usedGpuMemory) for process in found]}
+        processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
+        return {"processes": [(process.pid, process.usedGpuMemory) for process in processes]}
 
 
 def _text(value: object) -> str:

@@ -1,6 +1,6 @@
 """Parse the texts of /proc: pure functions, and files that are kept open.
 
-Opening a file of /proc costs more than reading it; `os.pread` at 0 makes the kernel write it anew.
+Opening a file of /proc costs more than reading it; `os.pread` at 0 makes the kernel write it again.
 
 Also the process's control groups, whose limits hold for it, and the mounted file systems.
 """
@@ -67,7 +67,7 @@ def read_file(path: str) -> bytes:
         return file.readall()
 
 
-def fields_of(data: bytes) -> dict[bytes, bytes]:
+def parse_fields(data: bytes) -> dict[bytes, bytes]:
     """The lines ``Name: value`` that many files of /proc consist of."""
     return dict(line.split(b":", 1) for line in data.splitlines() if b":" in line)
 
@@ -90,7 +90,7 @@ class Status(NamedTuple):
 
 def parse_status(data: bytes) -> Status:
     """/proc/PID/status; what an older kernel does not tell is empty or 0."""
-    values = fields_of(data)
+    values = parse_fields(data)
     return Status(
         voluntary=int(values[b"voluntary_ctxt_switches"]),
         involuntary=int(values[b"nonvoluntary_ctxt_switches"]),
@@ -106,10 +106,10 @@ def parse_rollup(data: bytes) -> tuple[int, int, int, int]:
     The proportional ones are without pages of files, which the kernel may drop; older kernels do not say.
     """
     _, _, sums = data.partition(b"\n")
-    found = {name: _bytes(text) for name, text in fields_of(sums).items()}
-    shared = found[b"Shared_Clean"] + found[b"Shared_Dirty"]
-    proportional = found.get(b"Pss_Anon", found[b"Pss"]) + found.get(b"Pss_Shmem", 0)
-    return found[b"Anonymous"], proportional, found[b"Private_Dirty"], shared
+    sizes = {name: _bytes(text) for name, text in parse_fields(sums).items()}
+    shared = sizes[b"Shared_Clean"] + sizes[b"Shared_Dirty"]
+    proportional = sizes.get(b"Pss_Anon", sizes[b"Pss"]) + sizes.get(b"Pss_Shmem", 0)
+    return sizes[b"Anonymous"], proportional, sizes[b"Private_Dirty"], shared
 
 
 def parse_run_delay(data: bytes) -> int:
@@ -124,30 +124,30 @@ def parse_ready(data: bytes) -> tuple[int, int]:
 
 
 def parse_ids(data: bytes) -> tuple[int, int]:
-    """/proc/PID/status: the process that a thread is of, and the pid that the process itself sees.
+    """/proc/PID/status: the process that a thread belongs to, and the pid that the process itself sees.
 
     The latter is another one in a PID namespace of its own (NSpid, since Linux 4.1).
     """
-    values = fields_of(data)
+    values = parse_fields(data)
     return int(values[b"Tgid"]), int(values.get(b"NSpid", values[b"Tgid"]).split()[-1])
 
 
 def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int, int]]:
     """/proc/stat: busy, iowait, idle and stolen ticks so far by CPU number. Stolen time is busy, too."""
-    found = {}
+    cpus = {}
     for line in data.splitlines():
         if not line.startswith(b"cpu"):
             break  # what follows, interrupts by number, is long
         name, *texts = line.split()
         if name != b"cpu":
             user, nice, system, idle, iowait, irq, softirq, steal = (int(text) for text in texts[:8])
-            found[int(name[3:])] = (user + nice + system + irq + softirq + steal, iowait, idle, steal)
-    return found
+            cpus[int(name[3:])] = (user + nice + system + irq + softirq + steal, iowait, idle, steal)
+    return cpus
 
 
 def parse_memory(data: bytes) -> dict[str, int]:
     """/proc/meminfo, the fields that reports use, in bytes."""
-    values = fields_of(data)
+    values = parse_fields(data)
     return {name: _bytes(values[field]) for field, name in _MEMORY_FIELDS.items() if field in values}
 
 
@@ -157,39 +157,39 @@ def _bytes(kib: bytes) -> int:
 
 def parse_pressure(data: bytes) -> dict[str, int]:
     """/proc/pressure/*: us so far in which ``some`` task, and in which every task (``full``), was stalled."""
-    found = {}
+    pressure = {}
     for line in data.splitlines():
         kind, *fields = line.split()
         totals = [field for field in fields if field.startswith(b"total=")]
         if totals:
-            found[kind.decode()] = int(totals[0][6:])
-    return found
+            pressure[kind.decode()] = int(totals[0][6:])
+    return pressure
 
 
 def parse_disks(data: bytes, disks: set[str]) -> dict[str, tuple[int, int, int]]:
     """/proc/diskstats: bytes read, bytes written and ms busy so far, of the whole `disks`."""
-    found = {}
+    counts = {}
     for line in data.splitlines():
         fields = line.split()
         name = fields[2].decode()
         if name in disks:
-            found[name] = (int(fields[5]) * _SECTOR_BYTES, int(fields[9]) * _SECTOR_BYTES, int(fields[12]))
-    return found
+            counts[name] = (int(fields[5]) * _SECTOR_BYTES, int(fields[9]) * _SECTOR_BYTES, int(fields[12]))
+    return counts
 
 
 def parse_net(data: bytes) -> dict[str, tuple[int, int]]:
     """/proc/net/dev: bytes received and sent so far by interface, but the loopback."""
-    found = {}
+    interfaces = {}
     for line in data.splitlines():
         name, colon, rest = line.partition(b":")
         fields = rest.split()
         if colon and name.strip() != b"lo" and len(fields) >= 16:
-            found[name.strip().decode()] = (int(fields[0]), int(fields[8]))
-    return found
+            interfaces[name.strip().decode()] = (int(fields[0]), int(fields[8]))
+    return interfaces
 
 
 def parse_last_pid(data: bytes) -> int:
-    """/proc/loadavg: the pid that was given last. It grows until pids begin anew."""
+    """/proc/loadavg: the pid that was given last. It grows until pids begin again."""
     return int(data.split()[4])
 
 
@@ -245,13 +245,13 @@ def read_own() -> tuple[str, str]:
         return "", ""
 
 
-def groups_of(texts: tuple[str, str], controller: str) -> list[str]:
-    """Return the directories of the groups of `controller`, and of those above them, in both versions."""
+def list_groups(texts: tuple[str, str], controller: str) -> list[str]:
+    """Return the directories of the groups of `controller`, and of the groups above, in both versions."""
     return [*groups_v2(*texts), *groups_v1(*texts, controller)]
 
 
 def groups_v2(cgroups: str, mounts: str) -> list[str]:
-    """Return the directories of the process's group of version 2 and of those above it, its own first.
+    """Return the directories of the process's group of version 2 and of the groups above it, its own first.
 
     `cgroups` and `mounts` are the texts of `read_own`.
     """
@@ -275,21 +275,21 @@ def groups_v1(cgroups: str, mounts: str, controller: str) -> list[str]:
 def _upwards(root: str, path: str) -> list[str]:
     """Return `root`/`path` and the directories above it, up to `root`.
 
-    In a container the path may be the host's, of which only the mount's root is visible: its own group.
+    In a container the path may be the host's, and only the mount's root is visible: its own group.
     """
     directory = os.path.normpath(f"{root}/{path}")
-    found = []
+    directories = []
     if directory.startswith(f"{root}/") and os.path.isdir(directory):
         while directory != root:
-            found.append(directory)
+            directories.append(directory)
             directory = os.path.dirname(directory)
-    return [*found, root]
+    return [*directories, root]
 
 
 def mounts_with_files(mounts: str) -> list[tuple[str, str]]:
     """Return where file systems that may hold data are mounted, and their types, from the text of mounts."""
-    found = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
-    return [(_unescaped(point), kind) for point, kind in found if kind not in _NO_FILES][-_MOST_MOUNTS:]
+    points = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
+    return [(_unescaped(point), kind) for point, kind in points if kind not in _NO_FILES][-_MOST_MOUNTS:]
 
 
 def _unescaped(point: str) -> str:
@@ -307,7 +307,7 @@ def parse_counts(data: bytes) -> dict[bytes, int]:
 def parse_quota(data: bytes) -> tuple[int, int] | None:
     """Parse cpu.stat of a group: periods of its quota in which it ran, and those in which it was throttled.
 
-    None without that account; both are 0 without a quota. The throttled time beside them is summed over the
+    None without that account; both are 0 without a quota. The throttled time with them is summed over the
     CPUs' run queues, so it is no share of anything.
     """
     counts = parse_counts(data)

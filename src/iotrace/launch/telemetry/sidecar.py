@@ -4,7 +4,7 @@ It leads a session, so no key on the terminal reaches it; it outlives a killed l
 command does, and nothing of it runs in the program. Its standard input is a pipe that the launcher holds
 open; when that closes, the launcher has seen the command's end or has died.
 
-A fixed piece of work: the CPU time that it takes tells how fast the CPUs were while the command ran.
+A fixed piece of work: the CPU time that it takes shows how fast the CPUs were while the command ran.
 
 A virtual machine's CPUs change speed with their host's clocks, and with what their sibling threads do: the
 same decode took up to 24 % more CPU time from one run to the next. Inflating text that fits into the second
@@ -75,7 +75,7 @@ _SLOW_NS = 1_000_000_000
 # How often a command without a process is looked for.
 _YOUNG_NS = 200_000_000
 # What is read of each process costs more the more there are. After that much CPU time it rests for so many
-# times as long: together 0.4 % of a core at most, and the host's figures beside it some 0.1 %.
+# times as long: together 0.4 % of a core at most, and the host's figures some 0.1 % more.
 _SAMPLE_REST = 500
 _SCHEDULING_REST = 1000
 _SCAN_REST = 1000
@@ -196,30 +196,30 @@ class Sidecar:
 
     def _scheduling(self) -> Lists:
         """Return what the kernel says of threads; empty lists while reading it again would cost too much."""
-        found: Lists = {name: [] for name in names.SCHEDULING}
+        lists: Lists = {name: [] for name in names.SCHEDULING}
         for what, read in (
             ("scheduling", self._tree.scheduling),
             ("pools", lambda: {"pool_ns": self._tree.pools()}),  # of far more threads
         ):
             if time.monotonic_ns() >= self._rested_ns[what]:
                 cpu_ns = time.thread_time_ns()
-                found |= read()
+                lists |= read()
                 cost_ns = time.thread_time_ns() - cpu_ns
                 self._rested_ns[what] = time.monotonic_ns() + _SCHEDULING_REST * cost_ns
-        return found
+        return lists
 
     def _watch_for_hangs(self) -> None:
         """Tell of a hang once: on the launcher's standard error, and in a file for `iotrace status`."""
         if time.monotonic_ns() < self._rested_ns["hangs"]:
             return
         cpu_ns = time.thread_time_ns()
-        found = self._hangs.check(time.monotonic_ns())
-        if found is not None:
-            found["clock"] = clock_anchor()
-            found["host"] = os.environ.get(names.HOST_VARIABLE) or os.uname().nodename
-            store(self._directory, self._session, found)
-            if found.get("kind") in ("hung", "computing"):  # of ranks elsewhere a reader judges
-                tell_launcher(found["text"])
+        hang = self._hangs.check(time.monotonic_ns())
+        if hang is not None:
+            hang["clock"] = clock_anchor()
+            hang["host"] = os.environ.get(names.HOST_VARIABLE) or os.uname().nodename
+            store(self._directory, self._session, hang)
+            if hang.get("kind") in ("hung", "computing"):  # of ranks elsewhere a reader judges
+                tell_launcher(hang["text"])
         cost_ns = time.thread_time_ns() - cpu_ns
         self._rested_ns["hangs"] = time.monotonic_ns() + _SCHEDULING_REST * cost_ns
 

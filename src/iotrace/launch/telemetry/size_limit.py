@@ -2,7 +2,7 @@
 
 dftracer appends to its logs from within the program, so a log is neither moved nor cut: its beginning becomes
 a hole, which takes no space and changes no position. What is dropped is read once more before. The names of
-files, which the rest of all logs needs, and the sums of the calls go to a file beside it. Our recorder keeps
+files, which the rest of all logs needs, and the sums of the calls go to a file next to it. Our recorder keeps
 names and sums apart: of its files `recorded_limit` drops bursts alone.
 
 Drop the oldest bursts of calls of the recorder's files on this host: their pages become holes.
@@ -25,7 +25,7 @@ from functools import cache
 from typing import Any
 
 from iotrace.session import names, recorded
-from iotrace.session.recorded import BURST_BYTES, BURSTS_BYTES, BURSTS_EACH, Record, Walk, directories_of
+from iotrace.session.recorded import BURST_BYTES, BURSTS_BYTES, BURSTS_EACH, Record, Walk, list_directories
 
 PAGE = 4096
 _OLD_NS = 10_000_000_000  # a burst lasts 1 ms: nothing goes on in a chunk that old
@@ -59,8 +59,8 @@ class _File:
         head = recorded.read_head(descriptor)
         if head is None:
             return
-        found = self._walk.records(descriptor, head.used_bytes, most_records)
-        self._unseen.extend(record.at for record in found if record.type == recorded.BURSTS)
+        records = self._walk.records(descriptor, head.used_bytes, most_records)
+        self._unseen.extend(record.at for record in records if record.type == recorded.BURSTS)
         for _ in range(len(self._unfilled)):
             self._look_at(descriptor, self._unfilled.popleft())
         while self._unseen and len(self.full) < count:
@@ -70,10 +70,10 @@ class _File:
         chunk = recorded.record_at(descriptor, at)
         if chunk is None or chunk.type != recorded.BURSTS:
             return
-        if chunk.first < recorded.room_of(chunk):
+        if chunk.first < recorded.count_room(chunk):
             self._unfilled.append(at)
             return
-        end_ns = recorded.burst_end_ns(descriptor, at, recorded.room_of(chunk) - 1)
+        end_ns = recorded.burst_end_ns(descriptor, at, recorded.count_room(chunk) - 1)
         if end_ns:  # else it was dropped
             self.full.append((end_ns, at))
 
@@ -112,7 +112,7 @@ class RecordedLimit:
             if freed >= wanted:
                 break
             chosen.setdefault(path, set()).add(at)
-            freed += _pages_of(at)[1]
+            freed += _whole_pages(at)[1]
         for path, chunks in chosen.items():
             self._punch(path, chunks, punch)
         return freed
@@ -127,7 +127,7 @@ class RecordedLimit:
         try:
             for at in sorted(chunks):
                 if _is_full(recorded.record_at(descriptor, at)):
-                    punch(descriptor, *_pages_of(at))
+                    punch(descriptor, *_whole_pages(at))
         except OSError as error:
             raise RefusedError(path, error) from error
         finally:
@@ -142,10 +142,10 @@ def _is_full(chunk: Record | None) -> bool:
     """Say whether it is a chunk of the size that is known, and full."""
     if chunk is None or chunk.type != recorded.BURSTS:
         return False
-    return recorded.room_of(chunk) == BURSTS_EACH <= chunk.first
+    return recorded.count_room(chunk) == BURSTS_EACH <= chunk.first
 
 
-def _pages_of(at: int) -> tuple[int, int]:
+def _whole_pages(at: int) -> tuple[int, int]:
     """The whole pages among the bursts of the chunk at a position: where they begin, and their length."""
     begin = -(-(at + BURSTS_BYTES) // PAGE) * PAGE
     end = (at + BURSTS_BYTES + BURSTS_EACH * BURST_BYTES) // PAGE * PAGE
@@ -191,7 +191,7 @@ class SizeLimit:
             del self._marks[::2]
         held = 512 * sum(stat.st_blocks for stat in (*logs.values(), *recorded.values()))
         total = held + sum(
-            map(_size_of, {f"{each}/{names.PROCESSES}" for each in [self._session, *launches]})
+            map(_measure_size, {f"{each}/{names.PROCESSES}" for each in [self._session, *launches]})
         )
         if total > self._most_bytes:
             wanted = total - round(_LEFT * self._most_bytes)
@@ -213,17 +213,17 @@ class SizeLimit:
                 break
         for path, size in mark.items():
             with suppress(FileNotFoundError):  # likewise
-                self._drop_of(path, self._dropped.get(path, 0), size)
+                self._drop_from(path, self._dropped.get(path, 0), size)
             self._dropped[path] = size
         del self._marks[: number + 1]
 
-    def _drop_of(self, path: str, start: int, end: int) -> None:
+    def _drop_from(self, path: str, start: int, end: int) -> None:
         if end <= start or self.refused:
             return
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             kept, sums = _summed(_lines(descriptor, start, end))
-            held = _append(names.kept_log(path), kept + _line_of(sums))
+            held = _append(names.kept_log(path), kept + _encode_line(sums))
             try:
                 _punch(descriptor, start, end - start)
             except OSError as error:  # a file system that knows no holes
@@ -237,35 +237,35 @@ class SizeLimit:
     def _refuse(self, path: str, error: OSError) -> None:
         self.refused = os.strerror(error.errno or 0)
         with suppress(OSError):
-            _append(names.kept_log(path), _line_of({"refused": self.refused}))
+            _append(names.kept_log(path), _encode_line({"refused": self.refused}))
 
 
-def _line_of(told: dict[str, object]) -> bytes:
+def _encode_line(told: dict[str, object]) -> bytes:
     line = {"name": names.DROPPED, "cat": "iotrace", "ph": 4, "args": told}
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
 def _sizes(launches: Iterable[str], suffix: str) -> dict[str, os.stat_result]:
     """The launches' files of POSIX calls; what the program compresses or writes elsewhere stays its own."""
-    found = {}
-    for directory in (each for launch in launches for each in directories_of(launch)[0]):
+    sizes = {}
+    for directory in (each for launch in launches for each in list_directories(launch)[0]):
         with suppress(FileNotFoundError), os.scandir(directory) as entries:
             for entry in entries:
                 # dftracer deletes the logs of processes without events.
                 with suppress(FileNotFoundError):
                     if entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
-                        found[entry.path] = entry.stat()
-    return found
+                        sizes[entry.path] = entry.stat()
+    return sizes
 
 
-def _size_of(directory: str) -> int:
+def _measure_size(directory: str) -> int:
     """Return the bytes on disk of the files one level below `directory`."""
-    found = 0
+    size = 0
     with suppress(OSError), os.scandir(directory) as processes:
         for process in processes:
             with suppress(OSError), os.scandir(process.path) as files:
-                found += sum(512 * each.stat(follow_symlinks=False).st_blocks for each in files)
-    return found
+                size += sum(512 * each.stat(follow_symlinks=False).st_blocks for each in files)
+    return size
 
 
 def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
@@ -277,7 +277,7 @@ def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
         if not piece:
             return
         position += len(piece)
-        if position >= end:  # the last line ends behind the hole
+        if position >= end:  # the last line ends after the hole
             piece += os.pread(descriptor, 2 * _BLOCK, position).partition(b"\n")[0] + b"\n"
         if skips:
             piece, skips = piece.partition(b"\n")[2], False
@@ -286,7 +286,7 @@ def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
 
 
 def _summed(pieces: Iterable[bytes]) -> tuple[bytes, dict[str, object]]:
-    """Return the lines that are no calls, and the sums of those that are: all of one process."""
+    """Return the lines that are no calls, and the sums of the calls: all of one process."""
     kept: list[bytes] = []
     calls = moved = 0
     pid, until_us = b"0", 0
@@ -296,8 +296,8 @@ def _summed(pieces: Iterable[bytes]) -> tuple[bytes, dict[str, object]]:
         kept += _NO_EVENTS.findall(text) + own
         calls += text.count(b'\n{"id":') - len(own)
         moved += sum(int(result) for each in _MOVED for result in each.findall(text))
-        if found := _PID_AND_TIME.findall(text[-_BLOCK:]):
-            pid, until_us = found[-1][0], int(found[-1][1])
+        if stamps := _PID_AND_TIME.findall(text[-_BLOCK:]):
+            pid, until_us = stamps[-1][0], int(stamps[-1][1])
     kept.append(b"")
     sums = {"events": {pid.decode(): calls}, "calls": calls, "bytes": moved, "until_us": until_us}
     return b"\n".join(kept), sums

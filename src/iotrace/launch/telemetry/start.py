@@ -157,5 +157,5 @@ def import_path() -> str:
 def _installed() -> list[str]:
     """Return the directories of the standard library and of installed packages."""
     user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
-    found = [sysconfig.get_path(kind) for kind in _KINDS] + site.getsitepackages()
-    return [*found, user] if user else found
+    directories = [sysconfig.get_path(kind) for kind in _KINDS] + site.getsitepackages()
+    return [*directories, user] if user else directories

@@ -12,9 +12,9 @@ from iotrace.launch.telemetry import Record
 from iotrace.launch.telemetry.procfs import (
     PAGE_BYTES,
     ProcFile,
-    groups_of,
     groups_v1,
     groups_v2,
+    list_groups,
     memory_use,
     parse_cpus,
     parse_disks,
@@ -55,16 +55,16 @@ class System:
 
     def read(self) -> tuple[Record, dict[str, int]]:
         """Return the figures by name, and the ns that reading each took."""
-        found: Record = {}
+        figures: Record = {}
         costs = {}
         for name, read in self._figures:
             before_ns = time.perf_counter_ns()
             with suppress(OSError, ValueError, IndexError):  # unknown this time
                 value = read()
                 if value is not None:
-                    found[name] = value
+                    figures[name] = value
             costs[name] = time.perf_counter_ns() - before_ns
-        return found, costs
+        return figures, costs
 
     def _add(self, name: str, path: str, parse: Callable[[ProcFile], object]) -> None:
         try:
@@ -125,7 +125,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self._groups = groups_of(read_own(), "memory")
+        self._groups = list_groups(read_own(), "memory")
         self._next_ns = time.monotonic_ns() + SHORTEST_REST_NS
         with suppress(OSError, ValueError):
             self._most_mappings = int(read_file("/proc/sys/vm/max_map_count"))
@@ -182,7 +182,7 @@ def _process(number: int, pid: int) -> tuple[int, ...] | None:
 
 def numa_nodes(root: str = "/sys/devices/system/node") -> list[Record]:
     """Return the host's NUMA nodes: CPUs, memory, how far each of them is; empty where they are hidden."""
-    found: list[Record] = []
+    nodes: list[Record] = []
     for path in sorted(glob(f"{root}/node[0-9]*"), key=lambda path: int(path.rpartition("node")[2])):
         node: Record = {"node": int(path.rpartition("node")[2])}
         with suppress(OSError, ValueError, IndexError):
@@ -190,8 +190,8 @@ def numa_nodes(root: str = "/sys/devices/system/node") -> list[Record]:
             node["distances"] = [int(text) for text in read_file(f"{path}/distance").split()]
             total = next(line for line in read_file(f"{path}/meminfo").splitlines() if b"MemTotal:" in line)
             node["memory_bytes"] = int(total.split()[3]) * 1024
-        found.append(node)
-    return found
+        nodes.append(node)
+    return nodes
 
 
 def cores_are_shared(path: str = "/sys/devices/system/cpu/smt/active") -> bool | None:
@@ -211,5 +211,5 @@ def _pressure(file: ProcFile) -> dict[str, int]:
 
 
 def _quotas(files: dict[str, ProcFile]) -> dict[str, tuple[int, int]]:
-    found = {name: parse_quota(file.read()) for name, file in files.items()}
-    return {name: counts for name, counts in found.items() if counts is not None}
+    quotas = {name: parse_quota(file.read()) for name, file in files.items()}
+    return {name: counts for name, counts in quotas.items() if counts is not None}

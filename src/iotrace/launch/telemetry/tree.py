@@ -119,7 +119,7 @@ class Member:
             return
 
     def pool(self) -> tuple[int, int]:
-        """Return how long one of its other threads at least had no CPU, and ran or had none, so far.
+        """Return how long at least one other thread had no CPU so far, and how long one ran or had none.
 
         Of the time since the last call it is the thread in which either grew most.
 
@@ -129,16 +129,16 @@ class Member:
         task = f"/proc/{self.pid}/task"
         threads = os.listdir(task)
         if len(threads) <= _MOST_THREADS:
-            found = {
+            pools = {
                 name: parse_ready(read_file(f"{task}/{name}/schedstat"))
                 for name in threads
                 if int(name) != self.pid
             }
-            both = [(self._pools[name], now) for name, now in found.items() if name in self._pools]
+            both = [(self._pools[name], now) for name, now in pools.items() if name in self._pools]
             for at in (0, 1):
                 grown = [now[at] - before[at] for before, now in both]
                 self._pool_ns[at] += max(0, *grown, 0)
-            self._pools = found
+            self._pools = pools
         return self._pool_ns[0], self._pool_ns[1]
 
     def close(self) -> None:
@@ -175,19 +175,19 @@ class Tree:
     def scan_newest(self) -> list[Record]:
         """Do the same for the pids given since the last scan: cheap where they are few."""
         newest = self._newest_pid()
-        if not 0 < newest - self._looked_to <= _MOST_NEWEST:  # else they began anew, or are too many: `scan`
+        if not 0 < newest - self._looked_to <= _MOST_NEWEST:  # else they began again, or are too many: `scan`
             return []
         given = range(self._looked_to + 1, newest + 1)
         self._looked_to = newest
         return self._take_in([pid for pid in given if pid not in self.members])
 
     def _take_in(self, pids: list[int]) -> list[Record]:
-        found = []
+        records = []
         now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND
         for pid in pids:
             try:
                 stat = read_stat(pid)
-                launch = self._launch_of(pid, stat)
+                launch = self._find_launch(pid, stat)
                 if launch is None:
                     if now_ticks - stat.start_ticks > _YOUNG_TICKS:
                         self._foreign.add(pid)
@@ -202,8 +202,8 @@ class Tree:
             self._numbers += 1
             self.members[pid] = member
             self._unsampled.append(member)
-            found.append(_describe(member, stat, own_pid))
-        return found
+            records.append(_describe(member, stat, own_pid))
+        return records
 
     def _pids_began_anew(self) -> bool:
         """Say whether a pid that was foreign may be a new process by now."""
@@ -220,7 +220,7 @@ class Tree:
             return 0
 
     def sample(self, new_alone: bool = False) -> bytes:
-        """Return a sample of each member, or of those that have none yet; those that have ended leave."""
+        """Return a sample of each member, or of each that has none yet; ended members leave."""
         parts = []
         members = self._unsampled if new_alone else list(self.members.values())
         self._unsampled = []
@@ -242,13 +242,13 @@ class Tree:
 
     def pools(self) -> list[tuple[object, ...]]:
         """Return the number and the `Member.pool` of each member, as far as they are known."""
-        found: list[tuple[object, ...]] = []
+        pools: list[tuple[object, ...]] = []
         for member in self.members.values():
             with suppress(OSError, ValueError):
-                found.append((member.number, *member.pool()))
-        return found
+                pools.append((member.number, *member.pool()))
+        return pools
 
-    def _launch_of(self, pid: int, stat: Stat) -> str | None:
+    def _find_launch(self, pid: int, stat: Stat) -> str | None:
         """Return the directory of the launcher that the process belongs to; None if it is foreign or dead."""
         if stat.start_ticks < self._earliest_ticks or stat.state in _DEAD:
             return None

@@ -64,7 +64,7 @@ KINDS = {
 }
 FLOWS = frozenset("stf")
 ASYNC = frozenset("bneSTFp")
-# The metadata that Perfetto reads: consumed, and written anew for the merged processes and threads.
+# The metadata that Perfetto reads: consumed, and written again for the merged processes and threads.
 NAMING = frozenset(
     ["process_name", "process_labels", "process_sort_index", "thread_name", "thread_sort_index"]
 )
@@ -107,8 +107,8 @@ def carried(ends_ns: Any, starts_ps: Any, durations_ps: Any) -> Any:
     as XLA writes them, then nest in ns. `ends_ns`: sums of rounded times; the others: what rounding lost."""
     rests = starts_ps + durations_ps
     tie = np.abs(rests) == 500
-    found = np.sign(rests) * np.where(tie, ends_ns & 1, np.abs(rests) > 500)
-    return np.where(starts_ps == 0, 0, found)
+    carry = np.sign(rests) * np.where(tie, ends_ns & 1, np.abs(rests) > 500)
+    return np.where(starts_ps == 0, 0, carry)
 
 
 def fits_doubles(values: npt.NDArray[np.float64]) -> bool:
@@ -200,9 +200,9 @@ class EventBatch(msgspec.Struct, dict=True):
         self.tracks = list(numbers)
 
     @classmethod
-    def of(cls, found: Iterable[tuple[Event, int, int, dict[str, Any]]]) -> EventBatch:
+    def of(cls, rows: Iterable[tuple[Event, int, int, dict[str, Any]]]) -> EventBatch:
         """A batch of events, each with its start and duration in ns and the keys that `Event` lacks."""
-        events, starts, durations, extra = list(zip(*found, strict=True)) or [(), (), (), ()]
+        events, starts, durations, extra = list(zip(*rows, strict=True)) or [(), (), (), ()]
         unknown = {row: keys for row, keys in enumerate(extra) if keys}
         return cls(list(events), np.array(starts, np.int64), np.array(durations, np.int64), unknown)
 
@@ -217,11 +217,11 @@ class EventBatch(msgspec.Struct, dict=True):
     to_next = _each(lambda event: event.ph == "f" and event.bp != "e", np.bool_)
 
     def value(self, row: int, key: str) -> Any:
-        found = getattr(self.events[row], key)
-        if not isinstance(found, Raw):
-            return found
+        value = getattr(self.events[row], key)
+        if not isinstance(value, Raw):
+            return value
         try:
-            return _decode_any(found)
+            return _decode_any(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 

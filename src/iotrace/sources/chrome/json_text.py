@@ -37,7 +37,7 @@ def show(text: str) -> str:
 
 
 def quote_words(text: str) -> str:
-    """Put ``nan``, ``inf`` and ``N/A`` that stand for a number in quotes."""
+    """Put ``nan``, ``inf`` and ``N/A`` in quotes where they take the place of a number."""
     if not _WORD.search(text):
         return text
-    return _STRING_OR_WORD.sub(lambda found: found[0] if found[0][0] == '"' else f'"{found[0]}"', text)
+    return _STRING_OR_WORD.sub(lambda match: match[0] if match[0][0] == '"' else f'"{match[0]}"', text)

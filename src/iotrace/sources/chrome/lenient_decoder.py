@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw
 from iotrace.sources.chrome.batch import KEYS, OPAQUE, Event, carried, encode_number, rests_ps, us_to_ns
 from iotrace.sources.chrome.json_text import show
 
-# Where an event may begin again behind a damaged one.
+# Where an event may begin again after a damaged one.
 _START = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|id)"\s*:')
 _MOST_STRANGERS = 100
 _SPACE = re.compile(r"[\s,\0]*")
@@ -132,7 +132,7 @@ def _cut_off(text: str, at: int, error: Exception) -> bool:
     return rest < 8 or _TO_THE_END.match(text, at + error.pos) is not None
 
 
-def event_of(value: dict[str, Any]) -> tuple[Event, int, int, dict[str, Any], list[str]]:
+def make_event(value: dict[str, Any]) -> tuple[Event, int, int, dict[str, Any], list[str]]:
     """The event, its start and duration in ns, the keys that `Event` lacks, and what had to be mended.
 
     ValueError where it has no time that can be read.

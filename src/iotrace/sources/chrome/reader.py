@@ -20,7 +20,7 @@ import msgspec
 
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.batch import Event, EventBatch
-from iotrace.sources.chrome.lenient_decoder import LONGEST_EVENT, event_of, objects, plain
+from iotrace.sources.chrome.lenient_decoder import LONGEST_EVENT, make_event, objects, plain
 from iotrace.sources.chrome.scan import END, MORE, ODD, Events, Scan, decode
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -42,7 +42,7 @@ _document = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=s
 class ChromeReader(Generic[Events]):
     """Reads one file.
 
-    Once `batches` has ended, `metadata` holds the keys beside the events and `problems` says what was lost or
+    Once `batches` has ended, `metadata` holds the keys around the events and `problems` says what was lost or
     mended, a sentence each.
     """
 
@@ -53,7 +53,7 @@ class ChromeReader(Generic[Events]):
         self.lost_events = 0
         self.arrays = 0  # of events; 0 where the file is no trace
         self._mended: Counter[str] = Counter()
-        self._is_bare = False  # the events stand in an array without an object around it
+        self._is_bare = False  # the events are an array without an object around it
         self._scan = scan
         self._offset = 0  # of the buffer in the content
         self._separator: bytes | None = None
@@ -93,17 +93,17 @@ class ChromeReader(Generic[Events]):
             self._is_bare = True
             self._offset += len(buffer) - len(stripped) + 1
             return stripped[1:]
-        found = _EVENTS_KEY.search(buffer)
-        assert found is not None
-        before = buffer[: found.start()].lstrip(_BEFORE)
+        match = _EVENTS_KEY.search(buffer)
+        assert match is not None
+        before = buffer[: match.start()].lstrip(_BEFORE)
         if self.arrays > 1:
             end = _NEXT_DOCUMENT.search(before)
             if end is not None:
                 self._end(before[: end.start() + 1])
             before = b"{" + before[end.end() if end else 0 :].lstrip(_BETWEEN)
         self._keep(before + b'"traceEvents":null}')
-        self._offset += found.end()
-        return buffer[found.end() :]
+        self._offset += match.end()
+        return buffer[match.end() :]
 
     def _left(self, buffer: bytes) -> bytes:
         """What follows the ``]`` that the buffer begins with."""
@@ -114,8 +114,10 @@ class ChromeReader(Generic[Events]):
     def _keep(self, document: bytes) -> None:
         try:
             text = json_text.quote_words(json_text.decode(document))
-            found, end = _document.raw_decode(text)
-            self.metadata.update((key, plain(value)) for key, value in found.items() if key != "traceEvents")
+            decoded, end = _document.raw_decode(text)
+            self.metadata.update(
+                (key, plain(value)) for key, value in decoded.items() if key != "traceEvents"
+            )
             if text[end:].strip():
                 self.problems.append(_KEYS_LOST)
         except (ValueError, RecursionError, AttributeError):
@@ -127,16 +129,16 @@ class ChromeReader(Generic[Events]):
     def _take(self, buffer: bytes) -> Generator[Events | EventBatch, None, bytes]:
         """Yield the whole events at the buffer's front; return what is left of it."""
         while self._scan is not None:
-            found = self._scan(buffer)
-            if found.events is not None:
-                yield found.events
-            self._offset += found.consumed
-            buffer = buffer[found.consumed :]
-            if found.status == MORE and len(buffer) > LONGEST_EVENT:
+            scanned = self._scan(buffer)
+            if scanned.events is not None:
+                yield scanned.events
+            self._offset += scanned.consumed
+            buffer = buffer[scanned.consumed :]
+            if scanned.status == MORE and len(buffer) > LONGEST_EVENT:
                 break
-            if found.status in (MORE, END):
+            if scanned.status in (MORE, END):
                 return buffer
-            if found.status == ODD:
+            if scanned.status == ODD:
                 batch, left = self._take_odd(buffer)
                 if batch is not None:
                     yield batch
@@ -168,7 +170,7 @@ class ChromeReader(Generic[Events]):
         self._offset += len(piece) - len(stripped)
         piece = stripped
         if self._separator is None:
-            self._separator = _separator_of(piece)
+            self._separator = _find_separator(piece)
         if self._separator is not None:  # there are two whole events
             end = piece.rfind(self._separator)
             for _ in range(4):
@@ -207,18 +209,18 @@ class ChromeReader(Generic[Events]):
         text = json_text.quote_words(piece.decode())
         events: list[tuple[Event, int, int, dict[str, Any]]] = []
         at = 0
-        for found in objects(text, 0, final):
-            if found.value is not None:
+        for item in objects(text, 0, final):
+            if item.value is not None:
                 try:
-                    event, start, duration, unknown, mended = event_of(found.value)
+                    event, start, duration, unknown, mended = make_event(item.value)
                 except (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError):
-                    self._lose(found.start)
+                    self._lose(item.start)
                 else:
                     self._mended.update(mended)
                     events.append((event, start, duration, unknown))
             else:
-                self._lose(found.start)
-            at = found.end
+                self._lose(item.start)
+            at = item.end
         left = text[at:].encode(errors="replace")
         self._offset += max(0, len(piece) - len(left))
         return EventBatch.of(events), left
@@ -244,7 +246,7 @@ class ChromeReader(Generic[Events]):
         return b""
 
     def _end(self, left: bytes) -> None:
-        """The keys behind the events."""
+        """The keys after the events."""
         rest = left.strip(_BETWEEN)
         if not self.arrays:
             self.problems.append("it holds no array of traceEvents")
@@ -261,7 +263,7 @@ class ChromeReader(Generic[Events]):
         self.problems += [f"{what} ({count})" for what, count in self._mended.items()]
 
 
-def _separator_of(buffer: bytes) -> bytes | None:
-    """What stands between the first two events, from the brace that ends one to the next one's."""
-    found = list(islice(objects(buffer[: 1 << 20].decode("latin-1"), 0, final=False), 2))
-    return buffer[found[0].end - 1 : found[1].start + 1] if len(found) == 2 else None
+def _find_separator(buffer: bytes) -> bytes | None:
+    """What separates the first two events, from the brace that ends one to the brace that begins the next."""
+    items = list(islice(objects(buffer[: 1 << 20].decode("latin-1"), 0, final=False), 2))
+    return buffer[items[0].end - 1 : items[1].start + 1] if len(items) == 2 else None

@@ -30,7 +30,7 @@ from iotrace.sources.chrome.batch import (
     us_to_ns,
 )
 from iotrace.sources.chrome.json_text import CONTROLS
-from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
+from iotrace.sources.chrome.lenient_decoder import make_event, objects, plain
 
 _EXPONENT = re.compile(rb"[eE]\+?\d{3,}\s*[,}\]]")
 _NUMBER_BEFORE = re.compile(rb"[:,\[ ]-?[\d.]+$")
@@ -87,7 +87,7 @@ def _carried(events: list[Any], ends: Times) -> Any:
 
 
 def _double(time: Any) -> float:
-    """A time that stayed text; 0 for integers, of which rounding takes nothing."""
+    """A time that stayed text; 0 for integers, which rounding does not change."""
     return float(bytes(time)) if isinstance(time, msgspec.Raw) else 0.0
 
 
@@ -113,25 +113,25 @@ def _nanoseconds(values: list[Any], missing: int | None) -> Times | None:
 def _nanoseconds_of_text(values: list[Any], missing: int | None) -> Times:
     """Times in us, as their digits, in ns."""
     digits = [bytes(value) if isinstance(value, msgspec.Raw) else b"0" for value in _filled(values, missing)]
-    found = []
+    times = []
     for text in digits:
         whole, _, decimals = text.partition(b".")
         if len(decimals) <= 3 and text.replace(b".", b"").isdigit():
-            found.append(int(whole) * 1000 + int(decimals.ljust(3, b"0")))
+            times.append(int(whole) * 1000 + int(decimals.ljust(3, b"0")))
         else:
-            found.append(us_to_ns(text.decode()))
-    return np.array(found, dtype=np.int64)
+            times.append(us_to_ns(text.decode()))
+    return np.array(times, dtype=np.int64)
 
 
 def _has_large_exponent(piece: bytes) -> bool:
     """Whether a number may be too large for a double, which Perfetto refuses together with its file."""
     letters = np.frombuffer(piece, np.uint8)
-    found = np.flatnonzero((letters[:-1] == 0x65) | (letters[:-1] == 0x45))
-    after = letters[found + 1]
+    exponents = np.flatnonzero((letters[:-1] == 0x65) | (letters[:-1] == 0x45))
+    after = letters[exponents + 1]
     digits = (after - 0x30 < 10) | (after == 0x2B)  # unsigned: what is below the digits wraps around
     return any(
         _EXPONENT.match(piece, at) and _NUMBER_BEFORE.search(piece, max(0, at - 64), at)
-        for at in found[digits].tolist()
+        for at in exponents[digits].tolist()
     )
 
 
@@ -206,7 +206,7 @@ def scan_rows(text: bytes) -> Scanned[FoundRows]:
     rows = np.empty(capacity, ROW)
     firsts = np.empty(_MOST_TRACKS, np.int32)
     copied: bytes = _bytes_to_fill(None, len(text))
-    found = _Found()
+    result = _Found()
     compiled.loaded().iotrace_scan(
         text,
         ctypes.c_int64(len(text)),
@@ -214,12 +214,12 @@ def scan_rows(text: bytes) -> Scanned[FoundRows]:
         ctypes.c_int64(capacity),
         ctypes.c_void_p(firsts.ctypes.data),
         copied,
-        ctypes.byref(found),
+        ctypes.byref(result),
     )
-    if not found.rows:
-        return Scanned(None, found.consumed, found.status)
-    events = FoundRows(copied, rows[: found.rows], firsts[: found.tracks].tolist())
-    return Scanned(events, found.consumed, found.status)
+    if not result.rows:
+        return Scanned(None, result.consumed, result.status)
+    events = FoundRows(copied, rows[: result.rows], firsts[: result.tracks].tolist())
+    return Scanned(events, result.consumed, result.status)
 
 
 _INDEX = {key: index for index, key in enumerate(KEYS)}
@@ -233,24 +233,24 @@ def _field(name: str) -> Any:
 
 def _families(batch: TextBatch) -> Any:
     hashes = np.ascontiguousarray(batch.rows["family"])
-    found = np.zeros(len(hashes), np.int64)
+    families = np.zeros(len(hashes), np.int64)
     rows = np.flatnonzero(hashes)
     while len(rows):  # families are few
         of_one = hashes[rows] == hashes[rows[0]]
         # The same numbers as for events that had to be decoded.
-        found[rows[of_one]] = hash((batch.value(rows[0], "cat"), batch.value(rows[0], "name")))
+        families[rows[of_one]] = hash((batch.value(rows[0], "cat"), batch.value(rows[0], "name")))
         rows = rows[~of_one]
-    return found
+    return families
 
 
 def _to_next(batch: TextBatch) -> Any:
-    found = batch.phases == ord("f")
-    rows = np.flatnonzero(found)
+    to_next = batch.phases == ord("f")
+    rows = np.flatnonzero(to_next)
     if len(rows):
         values, stops = (batch.rows[side][rows, _INDEX["bp"]] for side in ("value", "stop"))
         letters = np.frombuffer(batch.text, np.uint8)[values + 1]
-        found[rows] = (stops - values != 3) | (letters != ord("e"))
-    return found
+        to_next[rows] = (stops - values != 3) | (letters != ord("e"))
+    return to_next
 
 
 class TextBatch(msgspec.Struct, dict=True):
@@ -294,8 +294,8 @@ class TextBatch(msgspec.Struct, dict=True):
         batch = decode(piece)
         if batch is not None:
             return batch
-        found = (event_of(item.value) for item in objects(piece.decode(), 0, final=True) if item.value)
-        return EventBatch.of(known[:4] for known in found)
+        events = (make_event(item.value) for item in objects(piece.decode(), 0, final=True) if item.value)
+        return EventBatch.of(known[:4] for known in events)
 
 
 def text_scan() -> Scan[TextBatch] | None:
@@ -304,11 +304,11 @@ def text_scan() -> Scan[TextBatch] | None:
 
 
 def _scan(text: bytes) -> Scanned[TextBatch]:
-    found = scan_rows(text)
-    if found.events is None:
-        return Scanned(None, found.consumed, found.status)
-    rows = found.events.rows
+    scanned = scan_rows(text)
+    if scanned.events is None:
+        return Scanned(None, scanned.consumed, scanned.status)
+    rows = scanned.events.rows
     may_bind = bool(rows["others"].any() and rows["stop"][:, _BINDING].any())
-    batch = TextBatch(found.events.text, rows, [], may_bind)
-    batch.tracks = [(batch.value(row, "pid"), batch.value(row, "tid")) for row in found.events.firsts]
-    return Scanned(batch, found.consumed, found.status)
+    batch = TextBatch(scanned.events.text, rows, [], may_bind)
+    batch.tracks = [(batch.value(row, "pid"), batch.value(row, "tid")) for row in scanned.events.firsts]
+    return Scanned(batch, scanned.consumed, scanned.status)

@@ -28,7 +28,7 @@ class AnchorSource(msgspec.Struct):
     """A process or a sidecar (`pid` None) that recorded anchors of its clock.
 
     `domain` names what shares one clock: one boot of a kernel. A host name that the user set (`host` is not
-    `node`) stands for a separate machine; `clocks_of` renames the domain where the clock is another.
+    `node`) is taken for a separate machine; `relate_clocks` renames the domain where the clock is another.
     `sampler` is the directory of a sidecar, `exchanges` are its datagrams with the sidecar in `reference`.
     """
 
@@ -79,7 +79,7 @@ class Clocks(msgspec.Struct, frozen=True):
         self.links[domain] = link
 
 
-def clocks_of(sources: Iterable[AnchorSource]) -> Clocks:
+def relate_clocks(sources: Iterable[AnchorSource]) -> Clocks:
     """Make one clock from all anchors of a domain, related to the reference's where that was measured."""
     sources = list(sources)
     anchors: dict[str, list[Anchor]] = defaultdict(list)
@@ -187,8 +187,9 @@ def link_by_exchanges(exchanges: Sequence[Exchange], first_ns: int, last_ns: int
     the own one. Whatever the two ways took, the offset lies between what each of them alone would say: half
     the round trip on either side of the middle. The bound is the largest half, with the residual there, over
     the exchanges kept. A line that is right to within that at two times is right to within it between
-    them; it may err by more towards `first_ns` and `last_ns`, which are of the own clock. Where one clock
-    stepped against the other between two rounds (its host was suspended, or moved), the bound holds the step.
+    them; it may err by more towards `first_ns` and `last_ns`, which are times of its own clock. Where one
+    clock stepped against the other between two rounds (its host was suspended, or moved), the bound holds
+    the step.
     """
     times = np.array(sorted(exchanges), np.int64).reshape(-1, 4)
     sent, received, answered, back = times.T
@@ -217,8 +218,8 @@ def link_by_exchanges(exchanges: Sequence[Exchange], first_ns: int, last_ns: int
         beyond = max(float(when[quickest][0]) - before, after - float(when[quickest][-1]), float(gaps.max()))
         bound += beyond * (abs(drift) + _PART)
         why += f"; one clock stepped by {steps[stepped].max() / 1e9:.3g} s against the other in mid-run"
-    found = ClockMap(base + round(shift), drift * 1e9, at + round(where))
-    return HostLink(found, int(np.ceil(bound)), "measured", why, len(delay), trip_ns)
+    clock_map = ClockMap(base + round(shift), drift * 1e9, at + round(where))
+    return HostLink(clock_map, int(np.ceil(bound)), "measured", why, len(delay), trip_ns)
 
 
 def _quickest(sent: npt.NDArray[np.int64], delay: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

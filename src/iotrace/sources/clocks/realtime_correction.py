@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock, ClockStep, Times
 
 _RESOLUTION_NS = 1_000  # of what dftracer stamps
-_DISORDER = 64  # lines by which threads of one process may be out of order in its log
+_DISORDER = 64  # how many lines threads of one process may be out of order in its log
 
 
 class Stamper(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Stamper(msgspec.Struct, frozen=True):
 
 
 class Stamped(msgspec.Struct, frozen=True):
-    """Starts and ends on the session's clock; each is off by `unsure_ns` at most, beside their resolution."""
+    """Starts and ends on the session's clock; each is off by its resolution and `unsure_ns` at most."""
 
     start_ns: Times
     end_ns: Times
@@ -40,7 +40,7 @@ class Stamped(msgspec.Struct, frozen=True):
 
 
 class _Cut(msgspec.Struct, frozen=True):
-    """A thread's first row behind a step is `first`; it may be any from `least` to `most`, for all we know.
+    """A thread's first row after a step is `first`; it may be any from `least` to `most`, for all we know.
 
     By this cut alone the clock was set between `after_ns` and `before_ns` of CLOCK_MONOTONIC.
     """
@@ -62,20 +62,20 @@ def restamp(clock: Clock, start_ns: Times, end_ns: Times, stampers: Sequence[Sta
     logs: dict[int, list[tuple[int, int]]] = {}
     for _ in range(2):  # what one thread knows of when the clock was set, holds for all
         cuts = [_cuts(clock, steps, start_ns, end_ns, one, logs.get(one.log)) for one in stampers]
-        steps = [_narrowed(step, [found[index] for found in cuts]) for index, step in enumerate(steps)]
+        steps = [_narrowed(step, [own_cuts[index] for own_cuts in cuts]) for index, step in enumerate(steps)]
         logs = _sure_rows(steps, stampers, cuts)
     starts, ends = start_ns.copy(), end_ns.copy()
     unsure_ns = 0
-    for stamper, found in zip(stampers, cuts, strict=True):
+    for stamper, own_cuts in zip(stampers, cuts, strict=True):
         rows = stamper.rows
         segments = np.zeros(len(rows), dtype=np.int64)
-        for cut in found:
+        for cut in own_cuts:
             segments[cut.first :] += 1
-        if any(cut.least < cut.most for cut in found):  # where one step was depends on the others
+        if any(cut.least < cut.most for cut in own_cuts):  # where one step was depends on the others
             unsure_ns = max(unsure_ns, sum(abs(step.by_ns) for step in steps))
         starts[rows] = _mapped(clock, start_ns[rows], segments)
         ends[rows] = starts[rows] + (end_ns[rows] - start_ns[rows])
-        for first in {cut.first for cut in found if cut.first < len(rows)}:
+        for first in {cut.first for cut in own_cuts if cut.first < len(rows)}:
             row = rows[first]
             ends[row] = _mapped(clock, end_ns[row : row + 1], segments[first : first + 1])[0]
             begins = _begins(clock, steps, rows, first, segments, start_ns, ends)
@@ -107,11 +107,11 @@ def restamp_one(clock: Clock, stamps_ns: Times) -> Times:
 
 
 def _mapped(clock: Clock, stamps: Times, segments: Times) -> Times:
-    found = np.empty(len(stamps), dtype=np.int64)
+    times = np.empty(len(stamps), dtype=np.int64)
     for number, segment in enumerate(clock.segments):
         own = segments == number
-        found[own] = segment.to_mono_ns(stamps[own]) + clock.offset_ns
-    return found
+        times[own] = segment.to_mono_ns(stamps[own]) + clock.offset_ns
+    return times
 
 
 def _cuts(
@@ -174,7 +174,7 @@ def _cut(
     begun = np.array([segment.to_mono_ns(starts) for segment in later])
     next_ = np.where(firsts < count, np.append(latest, 0)[firsts], step.before_ns)
     possible = (next_ >= last - slack_ns) & (last <= step.before_ns + slack_ns)
-    # Nor did that one begin before the last call had ended, neither before the step nor behind it.
+    # Nor did that one begin before the last call had ended, neither before the step nor after it.
     fits = np.append(begun.max(axis=0), 0)[firsts] >= last - slack_ns
     fits &= np.append(begun.min(axis=0), 0)[firsts] <= next_ + slack_ns
     begun_before = np.append(clock.segments[number].to_mono_ns(starts), 0)[firsts]
@@ -205,10 +205,10 @@ def _narrowed(step: ClockStep, cuts: list[_Cut]) -> ClockStep:
 def _sure_rows(
     steps: Sequence[ClockStep], stampers: Sequence[Stamper], cuts: list[list[_Cut]]
 ) -> dict[int, list[tuple[int, int]]]:
-    """For each log and step: the last row known to be before it, the first one known to be behind it."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    """For each log and step: the last row known to be before it, the first one known to be after it."""
+    sure: dict[int, list[tuple[int, int]]] = {}
     for stamper, own in zip(stampers, cuts, strict=True):
-        rows = found.setdefault(stamper.log, [(-1, FOREVER_NS)] * len(steps))
+        rows = sure.setdefault(stamper.log, [(-1, FOREVER_NS)] * len(steps))
         for number, cut in enumerate(own):
             last, first = rows[number]
             if cut.least > 0:
@@ -216,7 +216,7 @@ def _sure_rows(
             if cut.most < len(stamper.rows):
                 first = min(first, int(stamper.rows[cut.most]))
             rows[number] = last, first
-    return found
+    return sure
 
 
 def _begins(
@@ -228,15 +228,15 @@ def _begins(
     stamps: Times,
     ends: Times,
 ) -> list[int]:
-    """When the call in row `first` of a thread, the first to end behind a step, can have begun."""
+    """When the call in row `first` of a thread, the first to end after a step, can have begun."""
     slack_ns = _RESOLUTION_NS + clock.bound_ns
     stamp, end = int(stamps[rows[first]]), int(ends[rows[first]])
     earliest = int(ends[rows[first - 1]]) if first else -FOREVER_NS
-    found = []
+    begins = []
     for number in range(int(segments[first]), int(segments[first - 1]) - 1 if first else -1, -1):
         start = int(clock.segments[number].to_mono_ns(stamp)) + clock.offset_ns
         after = clock.offset_ns + steps[number - 1].after_ns if number else -FOREVER_NS
         before = clock.offset_ns + steps[number].before_ns if number < len(steps) else FOREVER_NS
         if max(after, earliest) - slack_ns <= start <= min(before, end) + slack_ns:
-            found.append(start)
-    return found or [int(clock.segments[int(segments[first])].to_mono_ns(stamp)) + clock.offset_ns]
+            begins.append(start)
+    return begins or [int(clock.segments[int(segments[first])].to_mono_ns(stamp)) + clock.offset_ns]

@@ -90,7 +90,7 @@ _COARSEST_NS = 1_000  # writers round to us
 class Fit(msgspec.Struct, frozen=True):
     """`map` leads from the other clock to the reference's, to within `bound_ns` over the whole trace.
 
-    `drift_ppb` is 0 where none stood out of the noise; `refused_ppm` is a slope too steep for a clock.
+    `drift_ppb` is 0 where none was larger than the noise; `refused_ppm` is a slope too steep for a clock.
     `beyond_ns` is how much of the trace lies before the first match or after the last one.
     """
 
@@ -130,20 +130,21 @@ def fit(
     steepest = _MOST_PPM / 1e6
     slope_error = steepest  # nothing known: as bad as clocks are
     if times[-1] > 0 and count >= _FEWEST_FOR_DRIFT:
-        found = _repeated_medians(times, values)
+        median_slope = _repeated_medians(times, values)
         centre = float(np.median(times))
-        sloped_level = float(np.median(values - found * (times - centre)))
-        tilted = np.abs(values - sloped_level - found * (times - centre))
+        sloped_level = float(np.median(values - median_slope * (times - centre)))
+        tilted = np.abs(values - sloped_level - median_slope * (times - centre))
         noise = _noise(tilted, values)
         error = _MEDIAN_ERROR * noise / float(np.sqrt(np.square(times - times.mean()).sum()))
-        seen = abs(found) > _STANDARD_ERRORS * (1 + 10 / count) * error
+        seen = abs(median_slope) > _STANDARD_ERRORS * (1 + 10 / count) * error
         if seen and float(np.median(tilted)) <= _IMPROVEMENT * float(np.median(flat)):
-            if abs(found) <= steepest:
-                slope, slope_error = found, error
+            if abs(median_slope) <= steepest:
+                slope, slope_error = median_slope, error
             else:
-                refused = found * 1e6
+                refused = median_slope * 1e6
         if not slope:
-            slope_error = abs(found) + sure_of * error  # one that was refused goes on beyond the matches
+            # One that was refused goes on beyond the matches.
+            slope_error = abs(median_slope) + sure_of * error
             slope_error = slope_error if refused is not None else min(steepest, slope_error)
 
     if slope:
@@ -190,7 +191,7 @@ Times = npt.NDArray[np.int64]
 # change that a slew could have made counts as one, so that no drift of the two is mistaken for steps.
 _STEEPEST_SLEW = 600e-6
 FOREVER_NS = 1 << 62
-_UNSEEN_NS = 10_000_000_000  # how long before its first anchor, or behind its last, a host has recorded
+_UNSEEN_NS = 10_000_000_000  # how long before its first anchor, or after its last, a host has recorded
 _READING_NS = 10_000  # to which other profilers' readings of CLOCK_REALTIME agree with the anchors
 
 
@@ -237,9 +238,9 @@ class Clock:
     """CLOCK_MONOTONIC plus one offset, by anchors: rows of (mono_ns, real_ns, bound_ns) of one boot.
 
     The offset is that of the tightest anchor before the first step: what lies between two times is what
-    CLOCK_MONOTONIC says, and the times are CLOCK_REALTIME as it stood when the session began. `steps` is how
+    CLOCK_MONOTONIC says, and the times are CLOCK_REALTIME as it was when the session began. `steps` is how
     CLOCK_REALTIME was set since, `bound_ns` how far an anchor without that is from the offset. `to_reference`
-    leads from there to the time of the host that a session of several hosts is told in.
+    leads from there to the time of the host whose time a session of several hosts uses.
     """
 
     to_reference = ClockMap()
@@ -299,26 +300,26 @@ class Clock:
         They were made during `recording`. None, too, where several segments are possible, or where the clock
         may have been set in between by no more than these times leave open.
         """
-        found = self._possible_maps(first_ns, last_ns, recording)
+        maps = self._possible_maps(first_ns, last_ns, recording)
         since_ns, until_ns = recording.since_ns, recording.until_ns
         if since_ns is not None:
             open_ns = until_ns - since_ns - (last_ns - first_ns) + _READING_NS + self.bound_ns
             for step in self.steps:
                 if since_ns < step.before_ns and step.after_ns < until_ns and abs(step.by_ns) <= open_ns:
                     return None
-        return found[0] if len(found) == 1 else None
+        return maps[0] if len(maps) == 1 else None
 
     def real_to_session_ns(self, stamp_ns: int) -> int:
         """The session's time for one stamp of CLOCK_REALTIME; both in ns. Of several the last one counts."""
-        found = self._possible_maps(stamp_ns, stamp_ns, Recording())
-        return found[-1].map_one(stamp_ns) if found else stamp_ns
+        maps = self._possible_maps(stamp_ns, stamp_ns, Recording())
+        return maps[-1].map_one(stamp_ns) if maps else stamp_ns
 
     def _possible_maps(self, first_ns: int, last_ns: int, recording: Recording) -> list[ClockMap]:
         """What brings the stamps here, for each segment that may have made them all."""
         since_ns, until_ns = recording.since_ns, recording.until_ns
         slack_ns = _READING_NS + self.bound_ns
         begun_ns, ended_ns = int(self.segments[0].mono_ns[0]), int(self.segments[-1].mono_ns[-1])
-        found, near = [], []
+        maps, near = [], []
         for segment, begin_ns, end_ns in self._bounded_segments():
             if since_ns is not None and (since_ns < begin_ns or end_ns < until_ns):
                 continue
@@ -326,10 +327,10 @@ class Clock:
             earliest_ns = begin_ns if since_ns is None else max(begin_ns, since_ns)
             if earliest_ns - slack_ns <= first and last <= min(end_ns, until_ns) + slack_ns:
                 own = ClockMap(int(first + self.offset_ns - first_ns)).compose(self.to_reference)
-                found.append(own.moved_to(first_ns) if own.drift_ppb else own)
+                maps.append(own.moved_to(first_ns) if own.drift_ppb else own)
                 if begun_ns - _UNSEEN_NS <= first and last <= ended_ns + _UNSEEN_NS:
-                    near.append(found[-1])
-        return near or found
+                    near.append(maps[-1])
+        return near or maps
 
     def at_ns(self, step: ClockStep) -> int:
         """When `step` was, at the earliest, in the session's time."""

@@ -23,7 +23,14 @@ from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp
 from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.dftracer import stdio
-from iotrace.sources.dftracer.lines import Dropped, LineBatch, LineReader, given_up, hashes_of, pieces_of
+from iotrace.sources.dftracer.lines import (
+    Dropped,
+    LineBatch,
+    LineReader,
+    collect_hashes,
+    given_up,
+    read_log,
+)
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 
 _LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of them included
@@ -40,8 +47,8 @@ class Index(dict[Any, int]):
 class OwnLogs(msgspec.Struct, frozen=True):
     """Logs of dftracer's that a program began by itself: by prefix of their paths, since when.
 
-    They hold the calls of the process that began one, and of those that it started since. Only `pids` count:
-    an earlier run may have written to the same path.
+    They hold the calls of the process that began one, and of the processes that it started since. Only `pids`
+    count: an earlier run may have written to the same path.
     """
 
     since_ns: dict[str, int]
@@ -62,7 +69,7 @@ def read_posix(*directories: Path, own_logs: OwnLogs = _NONE, clocks: Clocks | N
     for path, since_ns in _files(directories, own_logs, problems):
         reader, losses = LineReader(), list[str]()
         try:
-            for batch in reader.read(pieces_of(path, losses)):
+            for batch in reader.read(read_log(path, losses)):
                 table.take(batch, since_ns)
         except OSError as error:
             losses.append(f"it cannot be read: {error.strerror}")
@@ -89,7 +96,7 @@ class CallTable:
 
     def take(self, batch: LineBatch, since_ns: int | None) -> None:
         """Add the calls of `batch`; of a program's own log those of our processes since `since_ns`."""
-        self._pool |= hashes_of(batch.lines)
+        self._pool |= collect_hashes(batch.lines)
         names, hashes, hosts, numbers = self._names, self._hashes, self._hosts, self._numbers
         rows: list[tuple[Any, ...]] = []
         starts = batch.start_ns.tolist()
@@ -124,7 +131,7 @@ class CallTable:
                     line.tid,
                     names[line.name],
                     hashes[file if type(file) is str else str(file)],
-                    get("ret", -1) if line.cat != stdio.CATEGORY else stdio.result_of(line.name, args),
+                    get("ret", -1) if line.cat != stdio.CATEGORY else stdio.find_result(line.name, args),
                     get("offset", -1),
                     get("count", -1),
                     hosts[host if type(host) is str else str(host)],
@@ -226,12 +233,12 @@ def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clo
     starts, ends = table[:, 0].copy(), table[:, 1].copy()
     unsure_ns: dict[str, int] = {}
     for clock, own in stampers.items():
-        found = restamp(clock, starts, ends, own)
+        stamped = restamp(clock, starts, ends, own)
         for stamper in own:
-            table[stamper.rows, 0] = found.start_ns[stamper.rows]
-            table[stamper.rows, 1] = found.end_ns[stamper.rows]
-        for name in {nodes[table[stamper.rows[0], node]] for stamper in own if found.unsure_ns}:
-            unsure_ns[name] = max(unsure_ns.get(name, 0), found.unsure_ns)
+            table[stamper.rows, 0] = stamped.start_ns[stamper.rows]
+            table[stamper.rows, 1] = stamped.end_ns[stamper.rows]
+        for name in {nodes[table[stamper.rows[0], node]] for stamper in own if stamped.unsure_ns}:
+            unsure_ns[name] = max(unsure_ns.get(name, 0), stamped.unsure_ns)
     return unsure_ns
 
 
@@ -240,7 +247,7 @@ def _files(
 ) -> list[tuple[Path, int | None]]:
     """The files to read, and since when (ns) their calls count where they are a program's own."""
     paths = sorted(path for directory in directories for path in _logs_in(directory, ""))
-    found: list[tuple[Path, int | None]] = [(path, None) for path in paths]
+    files: list[tuple[Path, int | None]] = [(path, None) for path in paths]
     for prefix, since_ns in own_logs.since_ns.items():
         log = Path(prefix)
         logs = sorted(_logs_in(log.parent, f"{log.name}-"))
@@ -249,10 +256,10 @@ def _files(
                 f"{prefix}-*.pfw, the dftracer log that the program began, is missing: "
                 "it holds the calls made since then"
             )
-        found += [(path, since_ns) for path in logs]
-    return found
+        files += [(path, since_ns) for path in logs]
+    return files
 
 
 def _logs_in(directory: Path, start: str) -> list[Path]:
-    found = [path for path in entries(directory, inside=not start) if path.name.endswith((".pfw", ".pfw.gz"))]
-    return [path for path in found if path.name.startswith(start)]
+    logs = [path for path in entries(directory, inside=not start) if path.name.endswith((".pfw", ".pfw.gz"))]
+    return [path for path in logs if path.name.startswith(start)]

@@ -6,7 +6,7 @@ read is read, the others are counted.
 
 dftracer's logs as batches of Chrome events, hashes resolved from a pool over all inputs.
 
-What the limit of a session's size has dropped of dftracer's logs: told by the sums that are kept.
+What the limit of a session's size has dropped of dftracer's logs: the sums that are kept say it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from iotrace.session import names
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.batch import KEYS, Event, EventBatch, Times, encode_number
-from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
+from iotrace.sources.chrome.lenient_decoder import make_event, objects, plain
 
 
 class _Sums(msgspec.Struct):
@@ -48,7 +48,7 @@ class Dropped:
         self._refused = ""
 
     def take(self, told: dict[str, Any]) -> None:
-        """Add what one line tells; one that is damaged tells nothing."""
+        """Add what one line says; a damaged line says nothing."""
         try:
             sums = msgspec.convert(told, _Sums)
             self.events.update({int(pid): count for pid, count in sums.events.items()})
@@ -61,16 +61,18 @@ class Dropped:
 
     def problems(self) -> list[str]:
         """Say how much was dropped, up to when; why nothing could be."""
-        found = []
+        problems = []
         if self._calls:
             until = datetime.fromtimestamp(self._until_us // 1_000_000, timezone.utc)
-            found.append(
+            problems.append(
                 f"the session grew beyond --max-size: its oldest {self._calls} POSIX calls, which moved "
                 f"{self._bytes / 2**20:.1f} MiB, were dropped, up to {until:%Y-%m-%d %H:%M:%S} UTC"
             )
         if self._refused:
-            found.append(f"the session grew beyond --max-size, and no call could be dropped: {self._refused}")
-        return found
+            problems.append(
+                f"the session grew beyond --max-size, and no call could be dropped: {self._refused}"
+            )
+        return problems
 
 
 # The phases of 2.x; 3 is a sum over calls, with a start and a duration.
@@ -123,7 +125,7 @@ def given_up(log: Path) -> list[str]:
     return [f"{log.name}: the disk was full, or the limit of file sizes reached: what follows is not in it"]
 
 
-def pieces_of(log: Path, problems: list[str]) -> Iterator[bytes]:
+def read_log(log: Path, problems: list[str]) -> Iterator[bytes]:
     """Yield the bytes of a log; where its beginning was dropped, what was kept of that, then whole lines."""
     kept = Path(names.kept_log(str(log)))
     if not kept.exists():
@@ -194,15 +196,15 @@ class LineReader:
             except _UNREADABLE:
                 pass
             end = 0
-            for found in objects(text, 0, final=True):  # a torn line may hold the next one
-                end = found.end
+            for item in objects(text, 0, final=True):  # a torn line may hold the next one
+                end = item.end
                 try:
-                    if found.value is None:
+                    if item.value is None:
                         raise ValueError("damaged")
-                    rows.append(_mended(found.value))
+                    rows.append(_mended(item.value))
                 except _UNREADABLE:
                     self._lose()
-            if text[end:].strip("]" + _BETWEEN):  # behind what seemed the end of all
+            if text[end:].strip("]" + _BETWEEN):  # after what seemed the end of all
                 self._lose()
         lines, starts, durations, extra = list(zip(*rows, strict=True)) or [(), (), (), ()]
         unknown = {row: keys for row, keys in enumerate(extra) if keys}
@@ -225,7 +227,7 @@ def _sound(text: str) -> _Row:
 def _mended(value: dict[str, Any]) -> _Row:
     """A line whose values have odd types; ValueError where it has no time that can be read."""
     phase = value["ph"]
-    event, start_ns, duration_ns, unknown, _ = event_of(
+    event, start_ns, duration_ns, unknown, _ = make_event(
         {**value, "ph": PHASES.get(phase, str(phase)) if isinstance(phase, int) else phase}
     )
     args = value.get("args", UNSET)
@@ -246,31 +248,31 @@ def _mended(value: dict[str, Any]) -> _Row:
     return line, start_ns, duration_ns, unknown
 
 
-def hashes_of(lines: Iterable[Line]) -> dict[str, str]:
+def collect_hashes(lines: Iterable[Line]) -> dict[str, str]:
     """Collect the names of files, hosts and strings that `lines` introduce, by their hashes."""
-    found = {}
+    names = {}
     for line in lines:
         if line.name in _POOLED and line.args is not UNSET:
             value, name = line.args.get("value"), line.args.get("name")
             if isinstance(value, str) and name is not None:
-                found[value] = str(name)
-    return found
+                names[value] = str(name)
+    return names
 
 
-def pool_of(block: bytes) -> dict[str, str]:
+def scan_hashes(block: bytes) -> dict[str, str]:
     """The hashes that a piece of a log, of whole lines, introduces; the other lines are not decoded."""
     wanted = [line for line in block.split(b"\n") if _HASHES.search(line)]
     batches = LineReader().read([b"\n".join(wanted)])
-    return {key: name for batch in batches for key, name in hashes_of(batch.lines).items()}
+    return {key: name for batch in batches for key, name in collect_hashes(batch.lines).items()}
 
 
-def phase_of(line: Line) -> str:
+def phase_letter(line: Line) -> str:
     """The phase as Chrome's format has it: a letter."""
     return line.ph if isinstance(line.ph, str) else PHASES.get(line.ph, str(line.ph))
 
 
 def spelled_out(args: Mapping[str, Any], pool: Mapping[str, str]) -> dict[str, Any]:
-    """`args` with the names behind their hashes in front: ``fhash`` as ``file``, ``hhash`` as ``host``."""
+    """`args` with the names of their hashes in front: ``fhash`` as ``file``, ``hhash`` as ``host``."""
     known = {
         _SPELLED.get(key, key.removesuffix("_hash").removesuffix("hash") or key): pool[value]
         for key, value in args.items()
@@ -283,7 +285,7 @@ _SPELLED = {"fhash": "file", "hhash": "host"}
 
 
 class DftracerReader(LineReader):
-    """Reads one log; `pool` holds the names behind the hashes."""
+    """Reads one log; `pool` holds the names of the hashes."""
 
     def __init__(self, pool: Mapping[str, str]) -> None:
         super().__init__()
@@ -297,7 +299,7 @@ class DftracerReader(LineReader):
             yield EventBatch(events, batch.start_ns, batch.duration_ns, batch.extra, may_bind)
 
     def _event(self, line: Line) -> Event:
-        event = Event(ph=phase_of(line), name=line.name, cat=line.cat, pid=line.pid, tid=line.tid)
+        event = Event(ph=phase_letter(line), name=line.name, cat=line.cat, pid=line.pid, tid=line.tid)
         if line.dur is not UNSET:
             event.dur = 0
         # Chrome's format has no key for a type, and another meaning for an id: both become arguments.

@@ -27,8 +27,8 @@ _SET, _UNKNOWN = 0, -1
 Mask = npt.NDArray[np.bool_]
 
 
-def result_of(name: Any, args: Mapping[str, Any]) -> Any:
-    """The bytes that a call moved, or the position that it left or told; -1 where that is unknown."""
+def find_result(name: Any, args: Mapping[str, Any]) -> Any:
+    """The bytes that a call moved, or the position that it set or returned; -1 where that is unknown."""
     returned = args.get("ret", _UNKNOWN)
     if name in ("fread", "fwrite", "fread_unlocked", "fwrite_unlocked"):
         size = args.get("size", _UNKNOWN)
@@ -51,7 +51,7 @@ def result_of(name: Any, args: Mapping[str, Any]) -> Any:
 
 
 def nested(calls: PosixCalls) -> tuple[Mask, Mask]:
-    """Mark the calls of stdio in which their thread made a system call on the same file; and these."""
+    """Mark calls of stdio in which their thread made a system call on the same file; and these calls."""
     holders, held = (np.zeros(len(calls), dtype=np.bool_) for _ in range(2))
     is_stdio = calls.named(_NAMES)
     chosen = np.flatnonzero(np.isin(calls.file, np.unique(calls.file[is_stdio])))

@@ -30,7 +30,7 @@ class Collective(msgspec.Struct, frozen=True):
     sequence: int | None = None
 
 
-def collective_of(name: str, arguments: bytes) -> Collective:
+def parse_collective(name: str, arguments: bytes) -> Collective:
     """Read the collective from an event's arguments (JSON), else from the name of its range (``gloo:…``)."""
     args = _decoded(arguments)
     args = args if isinstance(args, dict) else {}
@@ -46,7 +46,7 @@ def collective_of(name: str, arguments: bytes) -> Collective:
             sequence=_int(args.get("Seq")),
         )
     types, kind = _list(args.get("Input type")), name.partition(":")[2].lstrip(":")
-    # A range tells what went in: of what a gather brings out more.
+    # A range says what went in: a gather brings out more.
     dims = None if "gather" in kind else _list(args.get("Input Dims"))
     return Collective(
         name=kind,
@@ -77,9 +77,9 @@ def _elements(dims: Any) -> int | None:
     return sum(counts) if counts else None
 
 
-def _ranks(found: Any) -> tuple[int, ...] | None:
-    if isinstance(found, list) and found and all(isinstance(rank, int) for rank in found):
-        return tuple(found)
+def _ranks(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, list) and value and all(isinstance(rank, int) for rank in value):
+        return tuple(value)
     return None  # torch shortens long lists with dots
 
 

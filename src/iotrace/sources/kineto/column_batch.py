@@ -37,7 +37,7 @@ INTEGERS = {
 }
 # Arguments that are kept as they are written, in the order of columns.c, and what lies between two of them.
 TEXTS = ("Input Dims", "Input type", "blocks per SM", "warps per SM", "est. achieved occupancy %")
-# Of some events more are kept, behind those: the values of inputs that are no tensors, what a stream awaits.
+# Some events keep more, after those: the values of inputs that are no tensors, what a stream awaits.
 MORE_TEXTS = ("Concrete Inputs", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
 BETWEEN = b"\xff"
 LONGEST_DETAILS = 2048
@@ -87,7 +87,7 @@ class Numbered(list[Any]):
 
 
 class Strings(msgspec.Struct):
-    """What the numbers in columns stand for; the lists grow while a trace is read."""
+    """What the numbers in columns mean; the lists grow while a trace is read."""
 
     names: Numbered = msgspec.field(default_factory=Numbered)
     categories: Numbered = msgspec.field(default_factory=Numbered)
@@ -133,14 +133,14 @@ _arguments = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def decoded_columns(found: EventBatch, strings: Strings) -> ColumnBatch:
+def decoded_columns(batch: EventBatch, strings: Strings) -> ColumnBatch:
     """Make the columns of decoded events; their strings are numbered in `strings`."""
     events: list[tuple[Any, ...]] = []
     flow_ends: list[tuple[Any, ...]] = []
     metadata: list[Metadata] = []
     arguments: list[bytes] = []
     for event, start_ns, duration_ns in zip(
-        found.events, found.start_ns.tolist(), found.duration_ns.tolist(), strict=True
+        batch.events, batch.start_ns.tolist(), batch.duration_ns.tolist(), strict=True
     ):
         if len(event.ph) != 1:
             continue
@@ -188,40 +188,40 @@ def _decode_arguments(args: Raw) -> dict[str, Raw]:
 
 def _details(decoded: dict[str, Raw]) -> bytes:
     """As `number_of_details` of columns.c."""
-    found = BETWEEN.join(bytes(decoded.get(key, b"")) for key in TEXTS)
-    return found if len(found) < LONGEST_DETAILS else b""
+    details = BETWEEN.join(bytes(decoded.get(key, b"")) for key in TEXTS)
+    return details if len(details) < LONGEST_DETAILS else b""
 
 
 def more_details(arguments: bytes) -> bytes | None:
     """Join those of `MORE_TEXTS`; None without any, and where they are too long."""
     decoded = _decode_arguments(Raw(arguments))
-    found = BETWEEN.join(bytes(decoded.get(key, b"")) for key in MORE_TEXTS)
-    return found if len(MORE_TEXTS) <= len(found) < LONGEST_DETAILS else None
+    details = BETWEEN.join(bytes(decoded.get(key, b"")) for key in MORE_TEXTS)
+    return details if len(MORE_TEXTS) <= len(details) < LONGEST_DETAILS else None
 
 
 def _integer(raw: Raw | None) -> int:
     """As `read_integer` of columns.c."""
-    found = None if raw is None else _INTEGER.fullmatch(bytes(raw))
-    if found is None:
+    match = None if raw is None else _INTEGER.fullmatch(bytes(raw))
+    if match is None:
         return UNKNOWN
-    number = int(found[1] or found[2])
+    number = int(match[1] or match[2])
     return number if abs(number) < _LEAST_BEYOND else UNKNOWN
 
 
 def _id(value: Any) -> int:
-    """As `identity` of scan.c, and a hash of what it takes for no number."""
+    """As `identity` of scan.c, and a hash of what is no number for it."""
     if type(value) is int and 0 <= value < 10**_LONGEST_ID:
         return value
-    found = _HEXADECIMAL.fullmatch(value) if isinstance(value, str) else None
-    return int(found[1], 16) if found else negative_hash(b"" if value is UNSET else _encode(value))
+    match = _HEXADECIMAL.fullmatch(value) if isinstance(value, str) else None
+    return int(match[1], 16) if match else negative_hash(b"" if value is UNSET else _encode(value))
 
 
 def negative_hash(text: bytes) -> int:
     """A negative number for a text (FNV-1a), as in columns.c."""
-    found = 0xCBF29CE484222325
+    value = 0xCBF29CE484222325
     for byte in text:
-        found = (found ^ byte) * 0x100000001B3 % (1 << 64)
-    return -1 - (found >> 2)
+        value = (value ^ byte) * 0x100000001B3 % (1 << 64)
+    return -1 - (value >> 2)
 
 
 def _text(value: Any) -> str:

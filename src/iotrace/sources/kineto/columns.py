@@ -18,7 +18,7 @@ from iotrace import compiled
 from iotrace.sources.chrome.batch import EventBatch, pair
 from iotrace.sources.chrome.json_text import CONTROLS
 from iotrace.sources.chrome.scan import LARGEST_TEXT, ODD, Scanned
-from iotrace.sources.kineto.collectives import Collective, collective_of
+from iotrace.sources.kineto.collectives import Collective, parse_collective
 from iotrace.sources.kineto.column_batch import (
     BETWEEN,
     EVENT,
@@ -117,15 +117,15 @@ class ColumnScan:
         strings.threads += map(_thread, self._tokens(_THREADS, len(strings.threads)))
 
     def _tokens(self, table: int, known: int) -> list[bytes]:
-        """The strings of a table as they are written, behind the first `known` ones."""
+        """The strings of a table as they are written, after the first `known` ones."""
         at, stops = ctypes.c_void_p(), ctypes.POINTER(ctypes.c_int64)()
         count = self._library.iotrace_table(self._tables, table, ctypes.byref(at), ctypes.byref(stops))
         if count == known:
             return []
         begin = stops[known - 1] if known else 0
         ends = [stop - begin for stop in stops[known:count]]
-        found = ctypes.string_at((at.value or 0) + begin, ends[-1])
-        return [found[first:last] for first, last in zip([0, *ends], ends, strict=False)]
+        text = ctypes.string_at((at.value or 0) + begin, ends[-1])
+        return [text[first:last] for first, last in zip([0, *ends], ends, strict=False)]
 
 
 def _pointer(array: Rows) -> Any:
@@ -141,7 +141,7 @@ def _thread(token: bytes) -> Thread:
     return number_or_text(pid), number_or_text(tid)
 
 
-# Columns of numbers, and what they stand for in `Strings`.
+# Columns of numbers, and what they mean in `Strings`.
 _NUMBERED = {"thread": "threads", "category": "categories", "name": "names", "details": "details"}
 _FLOWS_NUMBERED = (
     ("flow_thread", "thread", "threads"),
@@ -180,9 +180,9 @@ class Columns:
         nothing = ColumnBatch(np.empty(0, EVENT), np.empty(0, FLOW_END), [], self.strings, lambda _: b"")
         self._add(nothing)  # no column is without a part
 
-    def add(self, found: ColumnBatch | EventBatch) -> None:
+    def add(self, batch: ColumnBatch | EventBatch) -> None:
         """Take over what a batch holds."""
-        self._add(decoded_columns(found, self.strings) if isinstance(found, EventBatch) else found)
+        self._add(decoded_columns(batch, self.strings) if isinstance(batch, EventBatch) else batch)
 
     def _add(self, batch: ColumnBatch) -> None:
         events, flow_ends, parts = batch.events, batch.flow_ends, self._parts
@@ -195,7 +195,7 @@ class Columns:
         for name, other in (("external_id", "old_external_id"), ("stream", "sycl_queue")):
             parts[name].append(_narrow(np.where(events[other] >= 0, events[other], events[name])))
         self._add_details(batch, parts["name"][-1], parts["category"][-1], parts["details"][-1])
-        parts["collective"].append(self._collectives_of(batch, parts["name"][-1]))
+        parts["collective"].append(self._number_collectives(batch, parts["name"][-1]))
         self._add_memory(batch, parts["name"][-1], parts["thread"][-1])
         for column, name in (("flow_time_ns", "time_ns"), ("flow", "id"), ("flow_phase", "phase")):
             parts[column].append(flow_ends[name].copy())
@@ -212,7 +212,7 @@ class Columns:
         numbers.extend(map(ours.number, getattr(theirs, field)[len(numbers) :]))
         return np.take(np.array(numbers, dtype=np.int32), column)
 
-    def _collectives_of(self, batch: ColumnBatch, numbers: Rows) -> npt.NDArray[np.int32]:
+    def _number_collectives(self, batch: ColumnBatch, numbers: Rows) -> npt.NDArray[np.int32]:
         """Per event the index of its collective in `collectives`; `numbers` are those of their names."""
         names, known = self.strings.names, self._is_collective_range
         known += map(is_collective_range, names[len(known) :])
@@ -220,7 +220,7 @@ class Columns:
         column = np.full(len(numbers), _NO_COLLECTIVE, dtype=np.int32)
         for row in np.flatnonzero(is_range | batch.events["is_collective"].view(np.bool_)).tolist():
             column[row] = len(self.collectives)
-            self.collectives.append(collective_of(names[numbers[row]], batch.arguments(row)))
+            self.collectives.append(parse_collective(names[numbers[row]], batch.arguments(row)))
         return column
 
     def _add_details(self, batch: ColumnBatch, names: Rows, categories: Rows, details: Rows) -> None:
@@ -248,7 +248,7 @@ class Columns:
     def _add_metadata(self, item: Metadata) -> None:
         if item.name not in ("process_name", "thread_name") or item.pid is None:
             return
-        name = _name_of(item.args)
+        name = _read_name(item.args)
         if not name:
             return
         if item.name == "process_name":
@@ -308,10 +308,10 @@ def _paired(
     return events.select(kept), len(begins) - len(both)
 
 
-def _name_of(args: msgspec.Raw) -> str:
+def _read_name(args: msgspec.Raw) -> str:
     try:
-        found = msgspec.json.decode(args) if bytes(args) else None
+        decoded = msgspec.json.decode(args) if bytes(args) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
-    name = found.get("name") if isinstance(found, dict) else None
+    name = decoded.get("name") if isinstance(decoded, dict) else None
     return str(name) if isinstance(name, str | int | float) and name else ""

@@ -34,7 +34,7 @@ _KINDS = {
     "python_function": Kind.PYTHON,
 }
 
-# What Kineto writes beside these took no device's time: markers, counters, its own costs, waits of streams.
+# What Kineto writes besides these took no device's time: markers, counters, its own costs, waits of streams.
 _COUNTED_NOWHERE = frozenset(
     {
         *("", "trace", "cpu_instant_event", "overhead", "cuda_sync", "xpu_sync", "external_correlation"),
@@ -69,7 +69,7 @@ _COLLECTIVE_RANGE = re.compile(
 )
 
 
-def kind_of(category: str) -> Kind:
+def find_kind(category: str) -> Kind:
     """The kind of events of a category, matched without case."""
     return _KINDS.get(category.lower(), Kind.OTHER)
 
@@ -81,7 +81,7 @@ def kind_of_process(pid: int | str) -> Kind:
 
 def is_unknown(category: str) -> bool:
     """Whether events of a category may be another device's, or anything else that no figure counts."""
-    return kind_of(category) == Kind.OTHER and category.lower() not in _COUNTED_NOWHERE
+    return find_kind(category) == Kind.OTHER and category.lower() not in _COUNTED_NOWHERE
 
 
 def flow_category(category: str) -> str:
@@ -91,8 +91,8 @@ def flow_category(category: str) -> str:
 
 def step_of(name: str) -> int | None:
     """The number of the profiler's step, None for any other range."""
-    found = _STEP.match(name)
-    return int(found.group(1)) if found else None
+    match = _STEP.match(name)
+    return int(match.group(1)) if match else None
 
 
 def is_data_wait(name: str) -> bool:

@@ -42,10 +42,10 @@ def read_windows(
 ) -> Windows:
     """Read the traces of a process that ran at `near_ns`; of two of the same time the larger one counts.
 
-    A program may export one profile twice, or beside a window of the agent's. Where CLOCK_REALTIME was set
+    A program may export one profile twice, or during a window of the agent's. Where CLOCK_REALTIME was set
     during the run, `clock` brings the traces to the session's time; `recordings` are keyed by file name.
     """
-    found: list[KinetoTrace] = []
+    traces: list[KinetoTrace] = []
     problems: list[str] = []
     for path in paths:
         try:
@@ -65,10 +65,10 @@ def read_windows(
                 )
                 continue
             trace = moved
-        found.append(trace)
+        traces.append(trace)
     kept: list[tuple[int, int, KinetoTrace]] = []
     repeated: list[str] = []
-    for trace in sorted(found, key=lambda trace: -len(trace.events)):
+    for trace in sorted(traces, key=lambda trace: -len(trace.events)):
         span = trace.span_ns()
         assert span is not None
         start_ns, end_ns = span
@@ -124,9 +124,9 @@ def relate_by_collectives(clocks: Clocks, processes: Sequence[Traced]) -> None:
     waiting = {each.domain for each in traced} - {clocks.reference, *clocks.links}
     if not waiting:
         return
-    found: dict[str, dict[Hashable, tuple[int, int]]] = defaultdict(dict)
+    spans: dict[str, dict[Hashable, tuple[int, int]]] = defaultdict(dict)
     for each in traced:
-        own = found[each.domain]
+        own = spans[each.domain]
         clock = clocks.of_domain[each.domain]
         for trace in read_windows(each.traces, each.began_ns, clock, each.recordings).traces:
             for key, begin_ns, end_ns in _collectives(trace):
@@ -136,11 +136,11 @@ def relate_by_collectives(clocks: Clocks, processes: Sequence[Traced]) -> None:
     while related:
         known = related.pop(0)
         for domain in sorted(waiting):
-            keys = found[domain].keys() & found[known].keys()
+            keys = spans[domain].keys() & spans[known].keys()
             rows = [
                 (begin, their_end, their_begin, end)
                 for (begin, end), (their_begin, their_end) in (
-                    (found[domain][key], found[known][key]) for key in keys
+                    (spans[domain][key], spans[known][key]) for key in keys
                 )
             ]
             times = clocks.of_domain[domain].own_span_ns
@@ -152,7 +152,7 @@ def relate_by_collectives(clocks: Clocks, processes: Sequence[Traced]) -> None:
             bound_ns = link.bound_ns + 2 * _KINETO_NS + above_ns
             clocks.relate(domain, msgspec.structs.replace(link, kind="inferred", why=why, bound_ns=bound_ns))
             moved = link.map.map_one
-            found[domain] = {key: (moved(begin), moved(end)) for key, (begin, end) in found[domain].items()}
+            spans[domain] = {key: (moved(begin), moved(end)) for key, (begin, end) in spans[domain].items()}
             related.append(domain)
             waiting.discard(domain)
 

@@ -64,10 +64,10 @@ def _read(path: Path, near_ns: int | None) -> KinetoTrace:
 def _other_format(path: Path) -> str:
     """Say what a file without traceEvents is, by how it begins."""
     begin = next(iter(blocks(path, [])), b"")[:_LOOK_BYTES]
-    found = next((what for key, what in _OTHER_FORMATS.items() if key in begin), "")
-    if not found and path.name.endswith(XPLANE):
+    other = next((what for key, what in _OTHER_FORMATS.items() if key in begin), "")
+    if not other and path.name.endswith(XPLANE):
         return f"called {XPLANE}, and holds no profile of JAX or TensorFlow"
-    return found or "no trace in Chrome's JSON format: it holds no traceEvents"
+    return other or "no trace in Chrome's JSON format: it holds no traceEvents"
 
 
 def _trace(

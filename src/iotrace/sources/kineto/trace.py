@@ -1,6 +1,6 @@
 """A trace of torch.profiler as columns.
 
-What a trace says of single events beside their times: shapes of inputs, how a kernel fills the device.
+What a trace says of single events besides their times: shapes of inputs, how a kernel fills the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.column_batch import BETWEEN, MORE_TEXTS, TEXTS, Thread
-from iotrace.sources.kineto.kinds import Kind, kind_of, kind_of_process
+from iotrace.sources.kineto.kinds import Kind, find_kind, kind_of_process
 
 Column = npt.NDArray[np.int64]
 MEMORY = "[memory]"  # the name of the instants of memory
@@ -111,13 +111,13 @@ class KinetoTrace(msgspec.Struct, frozen=True):
     @property
     def kinds(self) -> npt.NDArray[np.int8]:
         """The `Kind` of every event."""
-        table = np.array([kind_of(category) for category in self.categories] or [Kind.OTHER], dtype=np.int8)
-        found: npt.NDArray[np.int8] = table[self.events.category]
+        table = np.array([find_kind(category) for category in self.categories] or [Kind.OTHER], dtype=np.int8)
+        kinds: npt.NDArray[np.int8] = table[self.events.category]
         if "" in self.categories:  # of torch's profiler before Kineto the process says what its events are
             of_process = np.array([kind_of_process(pid) for pid, _ in self.threads], dtype=np.int8)
             bare = self.events.category == self.categories.index("")
-            found[bare] = of_process[self.events.thread[bare]]
-        return found
+            kinds[bare] = of_process[self.events.thread[bare]]
+        return kinds
 
     def named(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
         """Which events have a name for which `test` holds; each name is asked for once."""
@@ -195,9 +195,9 @@ class Details(msgspec.Struct, frozen=True, dict=True):
 
         That 0 is unknown: the warps that such a kernel has on a multiprocessor show it.
         """
-        found = self._numbers(_OCCUPANCY)
-        found[(found == 0) & (self._numbers(_WARPS) >= _TOO_MANY_WARPS)] = np.nan
-        return found
+        percent = self._numbers(_OCCUPANCY)
+        percent[(percent == 0) & (self._numbers(_WARPS) >= _TOO_MANY_WARPS)] = np.nan
+        return percent
 
     def _numbers(self, at: int) -> Floats:
         return np.array([_number(texts[at]) for texts in self._texts] or [np.nan])
@@ -227,24 +227,24 @@ class Details(msgspec.Struct, frozen=True, dict=True):
         return column[self.trace.events.details[rows]]
 
 
-def _shape(found: object) -> Shape:
-    """The sizes of one tensor; of a list of tensors, or what is none, nothing."""
-    if isinstance(found, list) and all(isinstance(size, int) for size in found):
-        return tuple(found)
+def _shape(value: object) -> Shape:
+    """The sizes of one tensor; nothing for a list of tensors, or for what is no tensor."""
+    if isinstance(value, list) and all(isinstance(size, int) for size in value):
+        return tuple(value)
     return ()
 
 
 def _number(text: bytes) -> float:
     try:
-        found = float(text.strip(b'"'))
+        number = float(text.strip(b'"'))
     except ValueError:
         return np.nan
-    return found if found >= 0 and np.isfinite(found) else np.nan
+    return number if number >= 0 and np.isfinite(number) else np.nan
 
 
 def _decoded(text: bytes) -> object:
     try:
-        found = msgspec.json.decode(text) if text else None
-        return msgspec.json.decode(found) if isinstance(found, str) and found.startswith("[") else found
+        value = msgspec.json.decode(text) if text else None
+        return msgspec.json.decode(value) if isinstance(value, str) and value.startswith("[") else value
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

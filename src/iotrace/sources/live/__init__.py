@@ -1,1 +1,1 @@
-"""A session while its command runs: what its files grew by since the last look, and the newest of it."""
+"""A session while its command runs: what its files grew by since the last look, and its newest part."""

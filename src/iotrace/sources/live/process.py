@@ -81,7 +81,7 @@ class Tail:
     def search(self, pattern: re.Pattern[bytes], span: tuple[int, int]) -> list[bytes]:
         """Find lines in the bytes ``[start, end)`` that were passed over; `pattern` begins with a newline."""
         start, end = span
-        found: list[bytes] = []
+        lines: list[bytes] = []
         rest = b"\n"
         while start < end:
             data = self._piece(start, min(end, start + _BLOCK_BYTES))
@@ -90,8 +90,8 @@ class Tail:
             start += len(data)
             whole, _, rest = (rest + data).rpartition(b"\n")
             rest = b"\n" + rest
-            found += [line[1:] for line in pattern.findall(whole)]
-        return found
+            lines += [line[1:] for line in pattern.findall(whole)]
+        return lines
 
     def _piece(self, start: int, end: int) -> bytes:
         try:
@@ -283,9 +283,9 @@ class LiveSidecar:
     @property
     def anchors(self) -> AnchorSource:
         """What its clock is made from; a host that is looked at while it runs keeps its own time."""
-        found = Sidecar(self._directory, self._records, []).anchors
-        found.exchanges = []
-        return found
+        source = Sidecar(self._directory, self._records, []).anchors
+        source.exchanges = []
+        return source
 
     def poll(self) -> bool:
         """Read what was appended to its records; return whether it has said who it is."""

@@ -53,7 +53,7 @@ class NewestCalls(Protocol):
     def poll(self, directories: Iterable[Path]) -> None:
         """Read what the files in `directories` grew by; of much the newest."""
 
-    def known_of(self, identity: Identity, clock: Clock) -> Known | None:
+    def find_known(self, identity: Identity, clock: Clock) -> Known | None:
         """How far a process's calls are known, in the session's time; None where nothing is."""
 
     def forget(self, clocks: Clocks, before_ns: int) -> None:
@@ -70,7 +70,7 @@ _Bursts = npt.NDArray[np.void]
 
 
 class _Chunk(msgspec.Struct):
-    """A record of bursts: those before `taken` were read; `held` is what the last look saw behind."""
+    """A record of bursts: those before `taken` were read; `held` is what the last look saw after them."""
 
     at: int
     room: int
@@ -87,7 +87,7 @@ class _Chunk(msgspec.Struct):
 class LiveFile:
     """The newest bursts of one process; nothing that happened since `since_ns` is missing.
 
-    `newest_ns` is the end of the newest burst. Both are of the process's CLOCK_MONOTONIC.
+    `newest_ns` is the end of the newest burst. Both are times of the process's CLOCK_MONOTONIC.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,15 +138,15 @@ class LiveFile:
             self._learn(record)
             passed += 1
         for chunk in self._chunks.values():
-            found = recorded.record_at(descriptor, chunk.at)
-            if found is not None and found.type == recorded.BURSTS:
-                chunk.used, chunk.tid = max(chunk.taken, min(found.first, chunk.room)), found.second
+            entry = recorded.record_at(descriptor, chunk.at)
+            if entry is not None and entry.type == recorded.BURSTS:
+                chunk.used, chunk.tid = max(chunk.taken, min(entry.first, chunk.room)), entry.second
         self._find_names(descriptor)
         return passed
 
     def _learn(self, record: Record) -> None:
         if record.type == recorded.BURSTS:
-            self._chunks[record.at] = _Chunk(record.at, recorded.room_of(record))
+            self._chunks[record.at] = _Chunk(record.at, recorded.count_room(record))
         elif record.type == recorded.NAME and record.first < recorded.MOST_FILES:
             missing = record.first + 1 - len(self._name_at)
             self._name_at.extend([0] * missing if missing > 0 else [])
@@ -181,11 +181,11 @@ class LiveFile:
         for at, index in passed.values():
             end_ns = recorded.burst_end_ns(descriptor, at, index)
             self.since_ns = max(self.since_ns, end_ns or self.newest_ns)
-        found = [(chunk, self._unread_of(descriptor, chunk)) for chunk in reversed(wanted)]
-        for _, bursts in found:
-            self.newest_ns = max(self.newest_ns, int(ends_of(bursts[_are_whole(bursts)]).max(initial=0)))
-        taken = [self._take(chunk, bursts, max(now_ns, self.newest_ns)) for chunk, bursts in found]
-        tids = [np.full(len(bursts), chunk.tid) for (chunk, _), bursts in zip(found, taken, strict=True)]
+        unread = [(chunk, self._read_unread(descriptor, chunk)) for chunk in reversed(wanted)]
+        for _, bursts in unread:
+            self.newest_ns = max(self.newest_ns, int(end_times(bursts[_are_whole(bursts)]).max(initial=0)))
+        taken = [self._take(chunk, bursts, max(now_ns, self.newest_ns)) for chunk, bursts in unread]
+        tids = [np.full(len(bursts), chunk.tid) for (chunk, _), bursts in zip(unread, taken, strict=True)]
         self._bursts = np.concatenate([self._bursts, *taken])
         self._tids = np.concatenate([self._tids, *tids])
         self._unnamed |= {number for bursts in taken for number in np.unique(bursts["file"]).tolist()}
@@ -193,7 +193,7 @@ class LiveFile:
         self._close(descriptor)
         self._find_names(descriptor)
 
-    def _unread_of(self, descriptor: int, chunk: _Chunk) -> _Bursts:
+    def _read_unread(self, descriptor: int, chunk: _Chunk) -> _Bursts:
         begin = chunk.at + BURSTS_BYTES + chunk.taken * BURST_BYTES
         data = os.pread(descriptor, chunk.unread * BURST_BYTES, begin)
         return np.frombuffer(data[: len(data) // BURST_BYTES * BURST_BYTES], BURST)
@@ -243,7 +243,7 @@ class LiveFile:
 
     def forget(self, before_ns: int) -> None:
         """Give up the bursts that ended before a time, and the names of files that no other one has."""
-        kept = ends_of(self._bursts) >= before_ns
+        kept = end_times(self._bursts) >= before_ns
         if kept.all():
             return
         self._bursts, self._tids = self._bursts[kept], self._tids[kept]
@@ -253,7 +253,7 @@ class LiveFile:
 
     def ends_ns(self) -> Times:
         """When each of its bursts ended."""
-        return ends_of(self._bursts)
+        return end_times(self._bursts)
 
     def calls(self) -> ProcessCalls | None:
         """What is still known, as of a file that is read whole; None where that is nothing."""
@@ -273,7 +273,7 @@ def _are_whole(bursts: _Bursts) -> npt.NDArray[np.bool_]:
     return (bursts["calls"] > 0) & in_time
 
 
-def ends_of(bursts: _Bursts) -> Times:
+def end_times(bursts: _Bursts) -> Times:
     """When bursts ended: those of one call that lasted more than 4 s do not say how long they were."""
     longest = np.maximum(as_integers(bursts["length_ns"]), as_integers(bursts["in_call_ns"]))
     return as_integers(bursts["start_ns"]) + longest
@@ -315,7 +315,7 @@ class LiveRecorded:
         """A process's time now; 0 where its clock is not the one here."""
         return self._looked_ns if file.head is not None and file.head.node == self._node else 0
 
-    def known_of(self, identity: Identity, clock: Clock) -> Known | None:
+    def find_known(self, identity: Identity, clock: Clock) -> Known | None:
         """How far a process's calls are known, in the session's time; None where nothing is."""
         files = self._of_process.get((identity.node, identity.pid))
         if not files:
@@ -343,9 +343,9 @@ class LiveRecorded:
         """The calls that are still known, in the session's time."""
         table = CallTable(clocks)
         for file in self._files.values():
-            found = file.calls()
-            if found is not None:
-                table.take(found)
+            calls = file.calls()
+            if calls is not None:
+                table.take(calls)
         return replace(table.calls(), sums=None)  # they are those of the whole run
 
 

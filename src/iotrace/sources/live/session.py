@@ -18,12 +18,12 @@ from iotrace.session import names
 from iotrace.session.liveness import ENDED, KILLED, Launch, joint_state, read_launches
 from iotrace.session.manifest import read_document, read_manifest
 from iotrace.session.reading import entries
-from iotrace.session.recorded import directories_of
-from iotrace.sources.clocks.anchors import Clocks, clocks_of
+from iotrace.session.recorded import list_directories
+from iotrace.sources.clocks.anchors import Clocks, relate_clocks
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
 from iotrace.sources.columns import Columns
 from iotrace.sources.dftracer.call_reader import CallTable, Index
-from iotrace.sources.dftracer.lines import LineReader, pool_of
+from iotrace.sources.dftracer.lines import LineReader, scan_hashes
 from iotrace.sources.live.process import LiveProcess, LiveSidecar, Tail
 from iotrace.sources.live.recorded import Known, LiveRecorded, NewestCalls
 from iotrace.sources.paths import Paths
@@ -109,7 +109,7 @@ class LiveCalls:
         data, (start, end) = log.tail.read(most_bytes)
         if start < end:
             named = log.tail.search(_NAMES, (max(start, end - _MOST_PASSED), end))
-            self._table.learn(pool_of(b"\n".join(named)))
+            self._table.learn(scan_hashes(b"\n".join(named)))
             log.since_ns = -1
         for batch in log.reader.read([data]):
             self._table.take(batch, None)
@@ -124,7 +124,7 @@ class LiveCalls:
                 known.since_ns = max(known.since_ns, log.since_ns)
                 known.until_ns = max(known.until_ns, until_ns)
 
-    def known_of(self, identity: Identity, clock: Clock) -> Known | None:
+    def find_known(self, identity: Identity, clock: Clock) -> Known | None:
         """How far a process's calls are known, in the session's time; None where nothing is."""
         known = self._known.get(identity.pid)
         if known is None:
@@ -215,7 +215,7 @@ class LiveSession:
         self.launches = read_launches(self.path)
         for launch in self.launches:
             self._discover(launch.path)
-        places = [directories_of(str(launch.path)) for launch in self.launches]
+        places = [list_directories(str(launch.path)) for launch in self.launches]
         self._calls.poll(Path(each) for directories, _ in places for each in directories)
         self.calls_elsewhere = any(elsewhere for _, elsewhere in places)
         for directory in entries(self.path / names.TELEMETRY):
@@ -224,8 +224,8 @@ class LiveSession:
         for live in living:
             live.poll()
         living.sort(key=lambda live: live.identity.clock[1])
-        for directory, found in self._processes.items():
-            if found is not None and found.ended and not found.trains and found is not living[0]:
+        for directory, process in self._processes.items():
+            if process is not None and process.ended and not process.trains and process is not living[0]:
                 self._processes[directory] = None
         return self._session(living)
 
@@ -247,7 +247,7 @@ class LiveSession:
     def _session(self, living: list[LiveProcess]) -> Session:
         sidecars = [each for each in self.sidecars.values() if each.poll()]
         sources = [live.anchors for live in living]
-        clocks = clocks_of([*sources, *(each.anchors for each in sidecars)])
+        clocks = relate_clocks([*sources, *(each.anchors for each in sidecars)])
         over = joint_state(self.launches) in (ENDED, KILLED)  # then nothing more is written
         by_dftracer = self.manifest.posix.by == names.DFTRACER
         own_log = by_dftracer and any(
@@ -260,7 +260,7 @@ class LiveSession:
                 Process(live.identity, clock, live.records, _NO_SPANS, live.texts, arrays=live.arrays)
             )
             fresh = Fresh(live.whole, live.ended or over, clock.to_session_ns(live.newest_ns))
-            known = self._calls.known_of(live.identity, clock)
+            known = self._calls.find_known(live.identity, clock)
             if known is not None:
                 fresh.calls_since_ns, fresh.calls_until_ns = known.since_ns, known.until_ns
             # Of a program's own log it is not known which process writes there.
@@ -278,13 +278,13 @@ class LiveSession:
             if not any(process is own for own in rank.processes):
                 continue
             spans, known_ns = living[id(process.identity)].spans(process.clock, since_ns)
-            processes[number] = found = replace(process, spans=spans)
+            processes[number] = whole = replace(process, spans=spans)
             fresh = self.fresh[process.identity.node, process.pid]
             ends = spans["start_ns"] + spans["duration_ns"]
             fresh.spans_since_ns, fresh.spans_until_ns = known_ns, int(ends.max()) if len(ends) else 0
             telemetry = session.telemetry_of(process)
             if telemetry is not None:
-                add_stolen_time(found, telemetry.host)
+                add_stolen_time(whole, telemetry.host)
                 fresh.stolen_until_ns = _stolen_until(telemetry)
         detailed = replace(session, processes=processes, calls=self._data_calls(session))
         return detailed, next(one for one in detailed.ranks if one.main.identity is rank.main.identity)

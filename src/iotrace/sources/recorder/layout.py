@@ -64,7 +64,7 @@ BLOCKS_OF = np.dtype(
     ]
 )
 _NAME_BYTES, _BURSTS_BYTES = 16, 16
-OTHERS, FIRST_FILE = 2, 3  # numbers of files: the first stands for all beyond the most that are known
+OTHERS, FIRST_FILE = 2, 3  # numbers of files: the first means all files beyond the most that are known
 OTHERS_NAME = "(other files)"
 _MOST_FILES = 1 << 20  # the recorder names a quarter of these
 _LATEST_NS, _LONGEST_NS = 1 << 61, 1 << 52  # 73 years, 52 days: beyond them a number is damaged
@@ -96,7 +96,7 @@ class ProcessCalls(msgspec.Struct):
 
 
 def read_file(path: Path) -> ProcessCalls | str:
-    """Read the file of one process, also one that is still written to; or say why it cannot be read."""
+    """Read the file of one process, which may still write to it; or say why it cannot be read."""
     try:
         with open_regular(path, inside=True) as file:
             head = file.read(HEAD_BYTES)
@@ -117,7 +117,7 @@ def _parse(data: npt.NDArray[np.uint8]) -> ProcessCalls:
     used = min(len(data), int(head["used_bytes"]))
     words = data[: len(data) // 4 * 4].view("<u4")
     names: dict[int, str] = {OTHERS: OTHERS_NAME}
-    found: dict[int, list[int]] = {kind: [] for kind in (ROW, BURSTS, THREAD, BLOCKS)}
+    positions: dict[int, list[int]] = {kind: [] for kind in (ROW, BURSTS, THREAD, BLOCKS)}
     problems: list[str] = []
     at = HEAD_BYTES
     while at + 16 <= used:
@@ -126,24 +126,24 @@ def _parse(data: npt.NDArray[np.uint8]) -> ProcessCalls:
             break  # the process is about to write it, or died there
         if size % 16 or at + size > used:
             problems.append(f"from byte {at} on it is damaged: what follows was left out")
-            found[BURSTS] += [at] if kind == BURSTS else []  # those that are there
+            positions[BURSTS] += [at] if kind == BURSTS else []  # those that are there
             break
         if kind == NAME and words[at // 4 + 2] < _MOST_FILES:
             number, length = int(words[at // 4 + 2]), int(words[at // 4 + 3])
             text = data[at + _NAME_BYTES : at + _NAME_BYTES + min(length, size - _NAME_BYTES)]
             names[number] = text.tobytes().decode(errors="backslashreplace")
-        elif kind in found:
-            found[kind].append(at)
+        elif kind in positions:
+            positions[kind].append(at)
         at += size
-    bursts, tids, dropped = _bursts(data, words, found[BURSTS])
+    bursts, tids, dropped = _bursts(data, words, positions[BURSTS])
     return ProcessCalls(
         head,
         names,
-        _records(data, found[ROW], ROWS),
+        _records(data, positions[ROW], ROWS),
         bursts,
         tids,
-        _records(data, found[THREAD], THREADS),
-        _records(data, found[BLOCKS], BLOCKS_OF),
+        _records(data, positions[THREAD], THREADS),
+        _records(data, positions[BLOCKS], BLOCKS_OF),
         dropped,
         problems,
     )
@@ -153,8 +153,8 @@ def _records(data: npt.NDArray[np.uint8], positions: list[int], kind: np.dtype[A
     whole = [at for at in positions if at + kind.itemsize <= len(data)]
     if not whole:
         return np.empty(0, kind)
-    found = np.stack([data[at : at + kind.itemsize] for at in whole])
-    return found.view(kind).reshape(-1)
+    records = np.stack([data[at : at + kind.itemsize] for at in whole])
+    return records.view(kind).reshape(-1)
 
 
 def _bursts(

@@ -3,7 +3,7 @@ file.
 
 A burst's calls were made one after the other, with short gaps. As a row it is as long as its calls took
 together: nothing of the gaps counts as reading. Rows of one thread do not overlap, as its calls did not:
-where bursts of two files interleave, one is told behind the other. No burst crosses a span of the agent, and
+where bursts of two files interleave, one is shown after the other. No burst crosses a span of the agent, and
 so no row does.
 """
 
@@ -34,7 +34,7 @@ from iotrace.sources.posix_calls import COLUMNS, FileSums, PosixCalls, as_intege
 from iotrace.sources.recorder.layout import FAILED, NO_OFFSET, SCATTERED, ProcessCalls, read_file
 
 _KINDS = (METADATA_CALLS, READING_CALLS, WRITING_CALLS)
-# By the recorder's numbers; those without a name are of a newer recorder.
+# By the recorder's numbers; those without a name are from a newer recorder.
 NAMES = [each for group in _KINDS for each in (*group, *["?"] * (CALLS_EACH - len(group)))]
 _LATEST_NS = 2**61
 
@@ -49,20 +49,20 @@ class _Index(dict[str, int]):
 
 def recorded_files(directories: Iterable[Path]) -> list[Path]:
     """The recorder's files in `directories`, by name."""
-    found = [path for directory in directories for path in entries(directory)]
-    return [path for path in found if path.name.endswith(RECORDED_CALLS)]
+    paths = [path for directory in directories for path in entries(directory)]
+    return [path for path in paths if path.name.endswith(RECORDED_CALLS)]
 
 
 def read_recorded(directories: Sequence[Path], clocks: Clocks | None = None) -> PosixCalls:
     """Read the recorder's files in `directories`; times are CLOCK_REALTIME, with `clocks` the session's."""
     table = CallTable(clocks)
     for path in recorded_files(directories):
-        found = read_file(path)
-        if isinstance(found, str):
-            table.problems.append(f"{path.name}: {found}")
+        calls = read_file(path)
+        if isinstance(calls, str):
+            table.problems.append(f"{path.name}: {calls}")
             continue
-        table.problems += [f"{path.name}: {problem}" for problem in found.problems]
-        table.take(found)
+        table.problems += [f"{path.name}: {problem}" for problem in calls.problems]
+        table.take(calls)
     table.problems += _why_none_was_dropped(directories)
     broken = f"{RECORDED_CALLS}.{BROKEN}"
     table.refused += sum(path.name.endswith(broken) for each in directories for path in entries(each))
@@ -70,7 +70,7 @@ def read_recorded(directories: Sequence[Path], clocks: Clocks | None = None) -> 
 
 
 def _why_none_was_dropped(directories: Iterable[Path]) -> list[str]:
-    """What the sidecar tells where no hole could be made for `--max-size`."""
+    """What the sidecar reports where no hole could be made for `--max-size`."""
     dropped = Dropped()
     for path in (path for directory in directories for path in entries(directory)):
         if path.name.endswith(kept_log(RECORDED_CALLS)):
@@ -98,20 +98,20 @@ class CallTable:
         self.refused = 0  # processes that could have no file
         self._dropped = False
 
-    def take(self, found: ProcessCalls) -> None:
+    def take(self, calls: ProcessCalls) -> None:
         """Add what one process did."""
-        pid, node = int(found.head["pid"]), self._nodes[found.node]
+        pid, node = int(calls.head["pid"]), self._nodes[calls.node]
         self._pids.add(pid)
-        self._lost += int(found.head["lost_calls"])
-        self._lost_bursts += int(found.head["lost_bursts"])
-        self.refused += int(found.head["refused_children"])
-        self._dropped |= found.dropped
-        numbers = _numbers(found.names, self._files)
-        self._tables.append(self._bursts(found, pid, node, numbers))
-        self._sums.append(FileSums.of(found, pid, node, numbers))
+        self._lost += int(calls.head["lost_calls"])
+        self._lost_bursts += int(calls.head["lost_bursts"])
+        self.refused += int(calls.head["refused_children"])
+        self._dropped |= calls.dropped
+        numbers = _numbers(calls.names, self._files)
+        self._tables.append(self._bursts(calls, pid, node, numbers))
+        self._sums.append(FileSums.of(calls, pid, node, numbers))
 
-    def _bursts(self, found: ProcessCalls, pid: int, node: int, numbers: Times) -> Times:
-        bursts = found.bursts
+    def _bursts(self, calls: ProcessCalls, pid: int, node: int, numbers: Times) -> Times:
+        bursts = calls.bursts
         start_ns, taken_ns = as_integers(bursts["start_ns"]), as_integers(bursts["in_call_ns"])
         file = numbers[np.minimum(bursts["file"], len(numbers) - 1)]
         kind = np.minimum(bursts["kind"], len(NAMES) - 1).astype(np.int64)
@@ -124,7 +124,7 @@ class CallTable:
             "start_ns": start_ns,
             "end_ns": start_ns + taken_ns,
             "pid": np.full(len(bursts), pid, np.int64),
-            "tid": found.tids,
+            "tid": calls.tids,
             "name": kind,
             "file": file,
             "result": result,
@@ -135,13 +135,13 @@ class CallTable:
         }
         table = np.stack([columns[name] for name in COLUMNS], axis=1)[known]
         table = _side_by_side(table)
-        return self._in_session_time(table, found, pid)
+        return self._in_session_time(table, calls, pid)
 
-    def _in_session_time(self, table: Times, found: ProcessCalls, pid: int) -> Times:
-        clock = self._clocks.of(found.node, pid) if self._clocks is not None else None
+    def _in_session_time(self, table: Times, calls: ProcessCalls, pid: int) -> Times:
+        clock = self._clocks.of(calls.node, pid) if self._clocks is not None else None
         start, end = COLUMNS.index("start_ns"), COLUMNS.index("end_ns")
         if clock is None:
-            offset_ns = int(found.head["start_realtime_ns"]) - int(found.head["start_ns"])
+            offset_ns = int(calls.head["start_realtime_ns"]) - int(calls.head["start_ns"])
             table[:, [start, end]] += max(-_LATEST_NS, min(_LATEST_NS, offset_ns))
         else:
             for column in (start, end):
@@ -187,10 +187,10 @@ class CallTable:
 
 def _numbers(names: dict[int, str], files: _Index) -> Times:
     """The number in `files` of each of a process's files, by its number there; -1 where the name is lost."""
-    found = np.full(max(names, default=0) + 2, -1, np.int64)
+    numbers = np.full(max(names, default=0) + 2, -1, np.int64)
     for number, name in names.items():
-        found[number] = files[name]
-    return found
+        numbers[number] = files[name]
+    return numbers
 
 
 def _side_by_side(table: Times) -> Times:

@@ -80,6 +80,7 @@ class IteratorStart(Record, tag="iterator"):
     item_library: str | None = None
     collate: str | None = None
     collate_site: str | None = None
+    collate_library: str | None = None
     tid: Int | None = None
     iterable: bool | None = None
     fed_by: str | None = None
@@ -127,7 +128,7 @@ class PoolDoubt(Record, tag="pool_doubt"):
 class Queue(Record, tag="queue"):
     """A queue whose items are followed: its number, its class, how many it holds at most (0: any number).
 
-    `by` is the function that put the first item there; `apart` has what else tells its maker from others.
+    `by` is the function that put the first item there; `apart` is what else distinguishes its maker.
     `sites` has the lines of the functions among these.
     """
 

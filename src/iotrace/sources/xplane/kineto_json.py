@@ -30,7 +30,7 @@ _ALLOCATIONS = ("memalloc_details", "MemFree_details", "MemoryResidency_details"
 _STARTED = "profile_start_time"
 
 
-def blocks_of(file: BinaryIO, problems: list[str]) -> Iterator[bytes]:
+def translate(file: BinaryIO, problems: list[str]) -> Iterator[bytes]:
     """Yield the JSON of the XSpace in `file` in pieces; `problems` gets a sentence where it is damaged."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         space = Space(data)  # type: ignore[arg-type]
@@ -65,11 +65,11 @@ class _Translation:
             ]
             first_ns = min(starts, default=0)
             self._base_ns = first_ns if first_ns > _YEAR_2000_NS else None
-        found = [plane.stats["process_id"] for plane in space.planes if "process_id" in plane.stats]
-        self._pid = next((pid for pid in found if isinstance(pid, int) and pid > 0), _UNNUMBERED_PID)
+        pids = [plane.stats["process_id"] for plane in space.planes if "process_id" in plane.stats]
+        self._pid = next((pid for pid in pids if isinstance(pid, int) and pid > 0), _UNNUMBERED_PID)
 
     def opening(self) -> str:
-        """What stands before the events."""
+        """What comes before the events."""
         keys: dict[str, object] = {"schemaVersion": 1, "xplane": [plane.name for plane in self._space.planes]}
         if self._base_ns is not None:
             keys["baseTimeNanoseconds"] = self._base_ns
@@ -77,10 +77,10 @@ class _Translation:
             keys["host_name"] = self._space.hosts[0]
         devices = []
         for plane in self._space.planes:
-            found = _DEVICE.match(plane.name)
-            if found and "gpu_device_name" in plane.stats:
+            match = _DEVICE.match(plane.name)
+            if match and "gpu_device_name" in plane.stats:
                 stats = plane.stats
-                device = {"id": int(found[2]), "name": stats["gpu_device_name"]}
+                device = {"id": int(match[2]), "name": stats["gpu_device_name"]}
                 names = {"memory_size": "totalGlobalMem", "core_count": "numSms"}
                 names |= {"compute_cap_major": "computeMajor", "compute_cap_minor": "computeMinor"}
                 devices.append(device | {ours: stats[name] for name, ours in names.items() if name in stats})
@@ -89,16 +89,16 @@ class _Translation:
         return json.dumps(keys)[:-1] + ',\n"traceEvents": [\n'
 
     def closing(self) -> str:
-        """What stands behind them: the last event, which no comma follows."""
+        """What comes after them: the last event, which no comma follows."""
         return _meta("process_name", self._pid, None, "host").removesuffix(",\n") + "\n]}\n"
 
     def events(self) -> Iterator[str]:
-        """Yield each event as JSON with a comma behind it."""
+        """Yield each event as JSON with a comma after it."""
         for plane in self._space.planes:
-            found = _DEVICE.match(plane.name)
-            kind, number = (found[1], int(found[2])) if found else ("", 0)
-            pid = number if found else self._pid
-            if found:
+            match = _DEVICE.match(plane.name)
+            kind, number = (match[1], int(match[2])) if match else ("", 0)
+            pid = number if match else self._pid
+            if match:
                 yield _meta("process_name", pid, None, plane.name)
                 yield _meta("process_labels", pid, None, f"{kind} {number}")
             for index, line in enumerate(self._space.lines(plane)):
@@ -107,9 +107,9 @@ class _Translation:
                 if line.name == "_counters_" or not line.has_events:
                     continue
                 stream = (line.id if kind == "GPU" else index) if counts else None
-                tid = stream if stream is not None else self._thread(plane, line, bool(found))
+                tid = stream if stream is not None else self._thread(plane, line, bool(match))
                 yield _meta("thread_name", pid, tid, line.name)
-                yield from self._of_line(plane, line, pid, tid, (number, stream) if found else None)
+                yield from self._of_line(plane, line, pid, tid, (number, stream) if match else None)
 
     def _thread(self, plane: Plane, line: Line, of_device: bool) -> int:
         key = (plane.name, line.id) if of_device else ("", line.id)

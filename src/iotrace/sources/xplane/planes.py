@@ -20,11 +20,11 @@ _WORD = 1 << 64
 
 
 class DamagedError(ValueError):
-    """What begins at this byte is no field of a message, or goes on behind the message's end."""
+    """What begins at this byte is no field of a message, or goes on after the message's end."""
 
 
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Read the number at `at`; returns it and the index behind it."""
+    """Read the number at `at`; returns it and the index after it."""
     value = shift = 0
     for index in range(at, min(end, at + _LONGEST_VARINT_BYTES)):
         byte = data[index]
@@ -92,7 +92,7 @@ class Line(msgspec.Struct):
 
 
 class Plane(msgspec.Struct):
-    """A device or a kind of a host's events; `lines` are byte ranges, as names stand behind them."""
+    """A device or a kind of a host's events; `lines` are byte ranges, as their names come later."""
 
     name: str = ""
     lines: list[tuple[int, int]] = []
@@ -113,7 +113,7 @@ class Event(msgspec.Struct):
 
 
 class Space:
-    """An XSpace: its planes and hosts. `damaged_at` is the byte behind which nothing could be read."""
+    """An XSpace: its planes and hosts. `damaged_at` is the byte after which nothing could be read."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -126,7 +126,7 @@ class Space:
                     self._add(begin, behind)
                 elif number == _HOSTS and behind >= 0:
                     self.hosts.append(self._text(begin, behind))
-        except DamagedError as error:  # a plane that is cut lacks its names, which stand at its end
+        except DamagedError as error:  # a plane that is cut lacks its names, which are at its end
             self._damage(error)
 
     def _damage(self, error: DamagedError) -> None:
@@ -156,7 +156,7 @@ class Space:
         plane.stats = self.stats(plane, stats)
 
     def _add_name(self, plane: Plane, of_event: bool, begin: int, end: int) -> None:
-        """One entry of a plane's map of names: a key, and a message of which the shorter name is shown."""
+        """One entry of a plane's map of names: a key, and a message, whose shorter name is shown."""
         key = 0
         texts: dict[int, str] = {}
         for number, value, behind in fields(self._data, begin, end):
@@ -172,13 +172,13 @@ class Space:
         names[key] = texts.get(4) or texts.get(2, "")
 
     def stats(self, plane: Plane, ranges: list[tuple[int, int]]) -> Stats:
-        """Read stats by their names; what is damaged or of no known type is left out."""
-        found: Stats = {}
+        """Read stats by their names; what is damaged or has no known type is left out."""
+        stats: Stats = {}
         for begin, end in ranges:
             written = self._data[begin:end]
             known = plane.read_stats.get(written)
             if known is not None:
-                found[known[0]] = known[1]
+                stats[known[0]] = known[1]
                 continue
             name = ""
             value: Value | None = None
@@ -198,10 +198,10 @@ class Space:
                 self._damage(error)
                 continue
             if name and value is not None:
-                found[name] = value
+                stats[name] = value
                 if len(plane.read_stats) < _MOST_KEPT:
                     plane.read_stats[written] = name, value
-        return found
+        return stats
 
     def lines(self, plane: Plane) -> Iterator[Line]:
         """Yield the lines of a plane."""

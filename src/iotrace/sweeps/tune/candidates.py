@@ -1,4 +1,4 @@
-"""The settings that a search may try: what a setting asks for, and which ones a program could feel.
+"""The settings that a search may try: what each asks for, and which may change a program's speed.
 
 What a search has room for: settings are refused before they are tried, runs before they are begun.
 
@@ -41,8 +41,8 @@ def effort(params: Params) -> tuple[int, int, int]:
     return len(params), int(params.get(WORKERS, 0)), int(params.get(PREFETCH, 0))
 
 
-def key_of(params: Params) -> str:
-    """Name a setting, in whichever order its values stand."""
+def setting_name(params: Params) -> str:
+    """Name a setting; the order of its values does not matter."""
     return " ".join(f"{name}={params[name]}" for name in sorted(params))
 
 
@@ -79,12 +79,12 @@ def candidates(seen: Seen) -> Iterator[Params]:
 
 def switches(seen: Seen) -> list[Params]:
     """The switches of a loader that are not set yet, the last entry all of them."""
-    found: list[Params] = []
+    switches: list[Params] = []
     if seen.settings.get(IN_ORDER) == "True" and seen.can_set(IN_ORDER):
-        found.append({IN_ORDER: "False"})
+        switches.append({IN_ORDER: "False"})
     if seen.epochs > 1 and seen.settings.get(PERSISTENT) == "False":
-        found.append({PERSISTENT: "True"})
-    return found + ([{**found[0], **found[1]}] if len(found) > 1 else [])
+        switches.append({PERSISTENT: "True"})
+    return switches + ([{**switches[0], **switches[1]}] if len(switches) > 1 else [])
 
 
 def probes(seen: Seen) -> Iterator[Params]:
@@ -106,7 +106,7 @@ def _computes(seen: Seen) -> bool:
     return computed > _COMPUTED * (computed + slept)
 
 
-_DESCRIPTORS = 64  # of a program, beside its workers'
+_DESCRIPTORS = 64  # of a program, in addition to its workers'
 _OF_WORKER, _OF_BATCH = 8, 4  # descriptors: pipes and queues; tensors on their way
 
 
@@ -203,15 +203,15 @@ def predicted(predictor: Predictor, params: Params, seen: Seen) -> list[NoEffect
     """List each switch, and more prefetching, where the model says that it adds nothing to `params`."""
     before = predictor.step_ms(params)
     prefetch = int(params.get(PREFETCH, seen.settings.get(PREFETCH, 2)))
-    found = []
+    effects = []
     for change in [*switches(seen)[:2], {PREFETCH: str(2 * prefetch)}]:
         after = predictor.step_ms({**params, **change})
         if before is None or after is None or not after > 0 or change.items() <= params.items():
             continue
         percent = 100 * (before / after - 1)
         if abs(percent) < 100 * AS_GOOD:
-            found.append(_of(change, percent, 100 * AS_GOOD, "predicted"))
-    return found
+            effects.append(_of(change, percent, 100 * AS_GOOD, "predicted"))
+    return effects
 
 
 def _of(change: Params, percent: float, half: float, source: str) -> NoEffect:

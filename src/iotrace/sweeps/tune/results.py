@@ -46,7 +46,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TuneResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole search, as far as it has run. `stopped`: why it ended; `warning_codes` are of rules."""
+    """The whole search, as far as it has run. `stopped`: why it ended; `warning_codes` are codes of rules."""
 
     schema_version: int
     path: str

@@ -17,7 +17,7 @@ from iotrace.sweeps.grid import PREFETCH, WORKERS
 from iotrace.sweeps.model import Look, Predictor, Seen
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SweepRun
-from iotrace.sweeps.rows import ceiling_of
+from iotrace.sweeps.rows import find_ceiling
 from iotrace.sweeps.schedule import Sweep, open_sweep
 from iotrace.sweeps.tune.candidates import (
     AS_GOOD,
@@ -29,7 +29,6 @@ from iotrace.sweeps.tune.candidates import (
     counts,
     effort,
     gained,
-    key_of,
     ladders,
     measured,
     own_workers,
@@ -37,13 +36,14 @@ from iotrace.sweeps.tune.candidates import (
     probes,
     proven,
     refused,
+    setting_name,
     switches,
 )
 from iotrace.sweeps.tune.results import NoEffect, Refused
 
 CEILING = 0.02  # of the ceiling's step: what is closer is at it
 _NO_WAIT = 0.02  # of a step: with less wait there is nothing to gain
-_MOST_RUNS = 8  # beside the confirming pairs
+_MOST_RUNS = 8  # in addition to the confirming pairs
 _PAIRS = 2
 _BEST_AT_CEILING = "the best runs as fast as on batches from memory"
 
@@ -102,7 +102,7 @@ class Search:
     @property
     def best(self) -> SweepRun | None:
         """The simplest setting that is as fast as the fastest: the program's own, or with fewest workers."""
-        known = [run for run in self.measured if key_of(run.params) not in self._vague]
+        known = [run for run in self.measured if setting_name(run.params) not in self._vague]
         if not known:
             return None
         least = min(run.step_ms or math.inf for run in known)
@@ -115,7 +115,9 @@ class Search:
         best = self.best
         if best is None or best is not self.own:
             return best
-        faster = [run for run in self.measured if key_of(run.params) in self._vague and gained(run, best)]
+        faster = [
+            run for run in self.measured if setting_name(run.params) in self._vague and gained(run, best)
+        ]
         return min(faster, key=lambda run: run.step_ms or math.inf, default=best)
 
     def _measure(self, params: Params, kind: str = "point", repeat: int = 0) -> SweepRun:
@@ -128,12 +130,12 @@ class Search:
         assert self._asked is not None
         started = self.budget.clock()
         run = self.sweep.run_one(request, *self._asked)
-        self._tried.add(key_of(params))
+        self._tried.add(setting_name(params))
         if kind == "point" and repeat == 0 and run.ok and run.step_ms:
             self.measured.append(run)
             seen = self._look(run)
             if seen is not None:
-                self.seen[key_of(params)] = seen
+                self.seen[setting_name(params)] = seen
         if run.status == "failed" and WORKERS in params:
             self._failing.add(int(params[WORKERS]))
         if not known:
@@ -146,7 +148,7 @@ class Search:
         if not own.ok or not own.step_ms:
             what = f"the program as it is gave no figures: {own.reason or own.status}"
             raise IotraceError(what, f"iotrace report {own.session}", tail(own))
-        seen = self.seen.get(key_of({}))
+        seen = self.seen.get(setting_name({}))
         if seen is None:
             remedy = f"iotrace report {own.session} shows what it waits for"
             raise IotraceError("the loop takes its batches from no DataLoader that could be tuned", remedy)
@@ -217,8 +219,8 @@ class Search:
         return ceiling_ms is not None and run.step_ms is not None and run.step_ms <= ceiling_ms
 
     def _ceiling_ms(self) -> float | None:
-        """The longest step that is at the ceiling; beside other programs it may take less than it did."""
-        ceiling = ceiling_of(self.sweep.runs)
+        """The longest step that is at the ceiling; it may take less where fewer other programs run."""
+        ceiling = find_ceiling(self.sweep.runs)
         if ceiling is None:
             return None
         held_up = any(run.disturbed for run in self.sweep.runs if run.kind == "ceiling")
@@ -235,19 +237,19 @@ class Search:
         left = [
             params
             for params in self._possible(counts(seen), seen)
-            if key_of(params) not in self._tried and int(params[WORKERS]) <= most
+            if setting_name(params) not in self._tried and int(params[WORKERS]) <= most
         ]
         if not left:
             return None
         step, chosen = self._simplest([(predictor.step_ms(params) or math.inf, params) for params in left])
         if math.isfinite(step):
-            self.predicted[key_of(chosen)] = step
+            self.predicted[setting_name(chosen)] = step
         return chosen
 
-    def _simplest(self, found: list[tuple[float, Params]]) -> tuple[float, Params]:
+    def _simplest(self, pairs: list[tuple[float, Params]]) -> tuple[float, Params]:
         """The simplest setting, with its step, that is as good as the best of them, or as the ceiling."""
-        enough_ms = max((1 + AS_GOOD) * min(step for step, _ in found), self._ceiling_ms() or 0.0)
-        return min((pair for pair in found if pair[0] <= enough_ms), key=lambda pair: effort(pair[1]))
+        enough_ms = max((1 + AS_GOOD) * min(step for step, _ in pairs), self._ceiling_ms() or 0.0)
+        return min((pair for pair in pairs if pair[0] <= enough_ms), key=lambda pair: effort(pair[1]))
 
     def _next(self, seen: Seen) -> Params | None:
         """The setting that the model thinks best, unless it was tried or is hardly better than the best."""
@@ -255,24 +257,24 @@ class Search:
         best = self.best
         if len(predictor.counts) < 2 or best is None or best.step_ms is None:
             return None
-        found = []
+        pairs = []
         for params in self._possible(candidates(seen), seen):
             step = predictor.step_ms(params)
             if step is not None and not math.isnan(step):
-                found.append((step, params))
-        if not found:
+                pairs.append((step, params))
+        if not pairs:
             return None
-        step, chosen = self._simplest(found)
+        step, chosen = self._simplest(pairs)
         of_runs = [each for each in self.no_effect if each.source == "measured"]
         self.no_effect = of_runs + predicted(predictor, chosen, seen)
         apart = AS_GOOD if effort(chosen) < effort(best.params) else -AS_GOOD
-        if key_of(chosen) in self._tried or step > (1 + apart) * best.step_ms:
+        if setting_name(chosen) in self._tried or step > (1 + apart) * best.step_ms:
             return None
-        self.predicted[key_of(chosen)] = step
+        self.predicted[setting_name(chosen)] = step
         return chosen
 
     def _possible(self, wanted: Iterable[Params], seen: Seen) -> Iterator[Params]:
-        """Leave out what this place has no room for, and tell of it once; and as many workers as failed."""
+        """Leave out numbers of workers that failed, and what has no room here, which is reported once."""
         for params in wanted:
             workers = int(params.get(WORKERS, 0))
             why = refused(params, seen, self.place)
@@ -293,7 +295,7 @@ class Search:
                 continue
             run = self._measure(params)
             if run.ok and run.step_ms and not proven(run, best):
-                self._vague.add(key_of(params))
+                self._vague.add(setting_name(params))
                 told = measured(change, run, best)
                 self.no_effect += [told] if told is not None else []
 
@@ -316,16 +318,16 @@ _EXAMPLE = "iotrace tune --budget 10m -- python train.py"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
-def seconds_of(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Read a time as 90s, 10m or 1h.
 
     Raises:
         UsageError: it is none.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if found is None or not float(found[1]):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if match is None or not float(match[1]):
         raise UsageError(f"--budget {text!r} is no time", "for example --budget 90s, 10m or 1h")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def open_search(

@@ -14,47 +14,47 @@ from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import tail
 from iotrace.sweeps.grid import IN_ORDER, WORKERS, named
 from iotrace.sweeps.results import Ceiling, PointResult, SweepVerdict
-from iotrace.sweeps.rows import ceiling_of, paired_ratio, ratio_interval, rows
-from iotrace.sweeps.tune.candidates import key_of
+from iotrace.sweeps.rows import find_ceiling, paired_ratio, ratio_interval, rows
+from iotrace.sweeps.tune.candidates import setting_name
 from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, NoEffect, Setting, TuneResult
 from iotrace.sweeps.tune.search import Search
-from iotrace.sweeps.verdict import facts_of, trust_of
+from iotrace.sweeps.verdict import collect_facts, judge_trust
 from iotrace.units import counted, digits
 
 _LONGEST = 120  # of a program's last line
 _HARDLY = 1.05  # times as fast: what is less at most is no advice
 
 
-def result_of(search: Search) -> TuneResult:
+def sum_up(search: Search) -> TuneResult:
     """Sum up a search as far as it has run."""
     sweep = search.sweep
     listed = {named(run.params): run.params for run in sweep.runs if run.kind == "point"}
-    found = [
+    points = [
         replace(row, predicted_per_second=_predicted(search, row.params))
         for row in rows(sweep.runs, list(listed.values()), sweep.cores)
     ]
-    by_name = {named(row.params): row for row in found}
+    by_name = {named(row.params): row for row in points}
     own = by_name.get("")
-    best_run, ceiling = search.winner, ceiling_of(sweep.runs)
+    best_run, ceiling = search.winner, find_ceiling(sweep.runs)
     best = by_name.get(named(best_run.params)) if best_run is not None else None
     told = None if best is None or own is None else _best(search, best, own)
     no_effect = search.no_effect
     if own is not None and told is not None and (hardly := _hardly(told)) is not None:
         no_effect = [hardly, *no_effect]
         best, told = own, _best(search, own, own)
-    warnings = [each for facts in _outcomes(search, best, found) for each in find_all("outcome", facts)]
+    warnings = [each for facts in _outcomes(search, best, points) for each in find_all("outcome", facts)]
     return TuneResult(
         schema_version=SCHEMA_VERSION,
         path=str(sweep.directory),
         argv=masked(sweep.plan.command),
         complete=search.complete,
         stopped=search.stopped,
-        verdict=_verdict(search, own, best, told, found, ceiling),
+        verdict=_verdict(search, own, best, told, points, ceiling),
         baseline=None if own is None else Setting(params={}, per_second=own.per_second, ci95=own.ci95),
         best=told,
         at_ceiling=search.at_ceiling,
         ceiling=ceiling,
-        runs=found,
+        runs=points,
         no_effect=no_effect,
         refused=search.refused,
         warnings=[each.text for each in warnings],
@@ -72,7 +72,7 @@ def _hardly(told: Best) -> NoEffect | None:
 
 def _predicted(search: Search, params: dict[str, str]) -> float | None:
     """Steps per second that the model expected before the first run of a setting; None where it did not."""
-    step_ms = search.predicted.get(key_of(params))
+    step_ms = search.predicted.get(setting_name(params))
     return None if step_ms is None else 1e3 / step_ms
 
 
@@ -99,7 +99,7 @@ def _verdict(
     own: PointResult | None,
     best: PointResult | None,
     told: Best | None,
-    found: Sequence[PointResult],
+    points: Sequence[PointResult],
     ceiling: Ceiling | None,
 ) -> SweepVerdict:
     said = SweepVerdict(
@@ -107,7 +107,7 @@ def _verdict(
         kind="no-advice",
         why=search.stopped,
         fixes=[],
-        trust=_trust(found, search, ceiling),
+        trust=_trust(points, search, ceiling),
     )
     if own is None or best is None or told is None or not own.per_second:
         return said
@@ -155,10 +155,10 @@ def _verdict(
     return replace(said, text=text, kind="best", fixes=[fix], likely=likely)
 
 
-def _trust(found: Sequence[PointResult], search: Search, ceiling: Ceiling | None) -> Trust:
-    good = [row for row in found if row.status == "ok"]
+def _trust(points: Sequence[PointResult], search: Search, ceiling: Ceiling | None) -> Trust:
+    good = [row for row in points if row.status == "ok"]
     facts = replace(
-        facts_of(found, ceiling, search.sweep.runs),
+        collect_facts(points, ceiling, search.sweep.runs),
         # A search runs most settings once, and pairs of the best: a setting that failed is in its warnings.
         fewest_repeats=None,
         missing=0,
@@ -166,12 +166,12 @@ def _trust(found: Sequence[PointResult], search: Search, ceiling: Ceiling | None
         is_whole=search.complete,
     )
     if doubts := find_all("sweep", facts):
-        return trust_of(doubts)
+        return judge_trust(doubts)
     return Trust(level=OK, reasons=[f"{counted(facts.runs, 'run')} of {counted(len(good), 'setting')}"])
 
 
 def _outcomes(
-    search: Search, best: PointResult | None, found: Sequence[PointResult]
+    search: Search, best: PointResult | None, points: Sequence[PointResult]
 ) -> Iterator[OutcomeFacts]:
     seen = search.seen.get("")
     changed = best.params if best is not None else {}
@@ -192,7 +192,7 @@ def _outcomes(
             )
     missed = [
         abs(row.per_second / row.predicted_per_second - 1)
-        for row in found
+        for row in points
         if row.per_second and row.predicted_per_second
     ]
     yield OutcomeFacts(missed_fraction=max(missed, default=None))

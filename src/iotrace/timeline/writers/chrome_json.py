@@ -26,7 +26,7 @@ _LINE = np.dtype([("offset", "<i8"), ("number", "<i8"), ("size", "<i4")])
 _EXACT_NS = 1 << 53
 Sizes = npt.NDArray[np.int32]  # of lines, in bytes with their newlines
 
-_REWRITTEN_BYTES = 224  # of a line, at most, beside what its event holds
+_REWRITTEN_BYTES = 224  # of a line, at most, in addition to what its event holds
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
@@ -36,7 +36,7 @@ def opening(base_ns: int) -> bytes:
 
 
 class ChromePart:
-    """One input's events, behind the document's opening, as lines that end in a comma."""
+    """One input's events, after the document's opening, as lines that end in a comma."""
 
     needs_all_rows = False
     processless_scope = ord("g")
@@ -49,7 +49,7 @@ class ChromePart:
 
     def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]:
         """Append the events; return where their lines begin, and their sizes in bytes."""
-        data, sizes = lines_of(batch, columns)
+        data, sizes = write_lines(batch, columns)
         self._file.write(data)
         ends = self._bytes + np.cumsum(sizes, dtype=np.int64)
         self._bytes += len(data)
@@ -112,7 +112,7 @@ def _moves(spill: Spill, tracks: Tracks, is_whole: bool, progress: Progress) -> 
     The numbers of flow ends that bind what begins next are complements: negative, below `UNBOUND`.
     """
     slices = done = 0
-    found = [np.empty(0, _LINE)]
+    blocks = [np.empty(0, _LINE)]
     for index in spill.threads():
         thread = tracks.threads[index]
         for rows, placed in Lanes(is_whole).through(spill.windows(index)):
@@ -130,15 +130,15 @@ def _moves(spill: Spill, tracks: Tracks, is_whole: bool, progress: Progress) -> 
             lines = np.empty(len(moved), _LINE)
             lines["offset"], lines["size"] = rows["ordinal"][moved], rows["size"][moved]
             lines["number"] = np.array([_number(tracks, thread, lane) for lane in lanes.tolist()])[of_lane]
-            found.append(lines)
-    return np.concatenate(found), slices
+            blocks.append(lines)
+    return np.concatenate(blocks), slices
 
 
 def _number(tracks: Tracks, thread: ThreadTrack, lane: int) -> int:
     if lane == UNBOUND:
         return UNBOUND
     own = lane & ~NEXT
-    tid = (tracks.stacked_of(thread) if own == STACKED else tracks.overflow(thread, own)).tid
+    tid = (tracks.stacked_track(thread) if own == STACKED else tracks.overflow(thread, own)).tid
     return ~tid if lane & NEXT else tid
 
 
@@ -197,7 +197,7 @@ def _metadata(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, 
     return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
 
 
-def lines_of(batch: Batch, columns: Columns) -> tuple[bytes | memoryview, Sizes]:
+def write_lines(batch: Batch, columns: Columns) -> tuple[bytes | memoryview, Sizes]:
     """Return the events with what the columns say as lines that end in a comma, and the lines' sizes."""
     if isinstance(batch, TextBatch):
         return _write_rows(batch, columns)

@@ -1,4 +1,4 @@
-"""What becomes of the events of a batch: the columns that a writer takes beside it."""
+"""What becomes of the events of a batch: the columns that a writer takes with it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from iotrace.timeline.writers.lanes import STACKED
 NAMES, CATEGORIES, LABELS = range(3)  # kinds of interned strings
 FIELDS = {CATEGORIES: 1, NAMES: 2, LABELS: 3}  # of InternedData
 _OUT_BYTES = 4 << 20
-_FRAME_BYTES = 64  # more than a packet needs beside its sequence and its body
+_FRAME_BYTES = 64  # more than a packet needs in addition to its sequence and its body
 _BODY_FACTOR, _BODY_BYTES = 6, 96  # a body, by the text of its event
 
 _ARRAY: Any = np.ctypeslib.ndpointer(flags="C_CONTIGUOUS")
@@ -39,11 +39,11 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns,
 
 
 def _library() -> ctypes.CDLL:
-    found = compiled.loaded()
+    library = compiled.loaded()
     for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(found, f"iotrace_{name}")
+        function = getattr(library, f"iotrace_{name}")
         function.restype, function.argtypes = result, arguments
-    return found
+    return library
 
 
 class Interned:
@@ -61,8 +61,8 @@ class Interned:
 
     def number(self, kind: int, text: bytes) -> int:
         """Return the string's number; 0 where there are too many."""
-        found: int = self._library.iotrace_number(self._handle, kind, text, len(text))
-        return found
+        number: int = self._library.iotrace_number(self._handle, kind, text, len(text))
+        return number
 
     def strings(self, kind: int) -> Iterator[bytes]:
         """Yield all of a kind, in the order of their numbers."""
@@ -82,7 +82,7 @@ class Interned:
     ) -> tuple[int, Any]:
         """Return the row that it stopped at, and the bodies of the rows from `first` up to it, joined.
 
-        It stops behind the last row, or at one that has to be encoded in Python. `kinds`, `ids` and `sizes`,
+        It stops after the last row, or at one that has to be encoded in Python. `kinds`, `ids` and `sizes`,
         which it fills in, are by row. The bodies stay in `out`, which is `room_for` the rows.
         """
         written = _LONG()

@@ -1,6 +1,6 @@
 """Descriptors of a native trace's tracks: a tree in the wanted order, or processes with their threads.
 
-Perfetto sorts processes by how many slices they hold, and cannot be told otherwise. Plain tracks keep the
+Perfetto sorts processes by how many slices they hold, and this cannot be changed. Plain tracks keep the
 order that is asked for, so a trace is one root with groups below it. Its tables `process` and `thread` are
 then empty; who asks for them in SQL gets processes, in Perfetto's order.
 
@@ -20,12 +20,12 @@ from iotrace.timeline.writers.id_map import Process
 
 
 def _encode_varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 _SMALL = [_encode_varint(number) for number in range(1 << 14)]
@@ -88,7 +88,7 @@ _NEXT_GROUP = 1 << 36  # processes have smaller numbers
 COUNTERS_OF_UUID = PROCESS_UUID + (1 << 39)  # the counters of each process
 ROOT_UUID = 1 << 41
 _COUNTERS = "counters"
-_EXPLICIT = 3  # children stand in the order of their ranks
+_EXPLICIT = 3  # children are shown in the order of their ranks
 
 
 def tree(title: str, processes: list[Process]) -> Iterator[bytes]:
@@ -101,7 +101,7 @@ def tree(title: str, processes: list[Process]) -> Iterator[bytes]:
             path = process.groups[:depth]
             if path not in groups:
                 if not process.threads:
-                    break  # nothing else is of this group, and it has counters alone, or instants
+                    break  # nothing else is in this group, and it has counters alone, or instants
                 groups[path] = ROOT_UUID + len(groups)
                 yield _track(groups[path], path[-1], above, process.order)
             above = groups[path]

@@ -24,7 +24,7 @@ class ProcessTrack:
     name: str = ""
     labels: str = ""
     sort_index: int | None = None
-    used: bool = False  # by counters and others that stand on no thread's track
+    used: bool = False  # by counters and others that are on no thread's track
 
 
 @dataclass
@@ -45,7 +45,7 @@ class ThreadTrack:
 
 @dataclass
 class Thread:
-    """A track of the result; lanes of one thread have one name. Those of one `group` stand together."""
+    """A track of the result; lanes of one thread have one name. Those of one `group` are shown together."""
 
     pid: int
     tid: int
@@ -59,7 +59,7 @@ class Thread:
 class Process:
     """A process of the result, `order` counting from 1.
 
-    In a tree of tracks it is called `short`, and stands below its `groups`, the outermost first.
+    In a tree of tracks it is called `short`, and is shown below its `groups`, the outermost first.
     """
 
     pid: int
@@ -88,37 +88,37 @@ class Tracks:
     def process(self, raw: Any) -> ProcessTrack:
         """The process that an input calls `raw`."""
         key = normal(raw, "no pid")
-        found = self.processes.get(key)
-        if found is None:
-            found = self.processes[key] = ProcessTrack(self.shared.get(key) or self._next_pid(), key)
-        return found
+        track = self.processes.get(key)
+        if track is None:
+            track = self.processes[key] = ProcessTrack(self.shared.get(key) or self._next_pid(), key)
+        return track
 
     def thread(self, raw_pid: Any, raw_tid: Any, stacked: bool = False) -> ThreadTrack:
         """The thread that an input calls `raw_tid` of `raw_pid`; apart for begin and end events."""
         process = self.process(raw_pid)
         key = (process.raw, normal(raw_tid, "no tid"), stacked)
-        found = self._by_key.get(key)
-        if found is None:
-            found = self._by_key[key] = self._new(process.pid, key[0], key[1], stacked)
-        return found
+        track = self._by_key.get(key)
+        if track is None:
+            track = self._by_key[key] = self._new(process.pid, key[0], key[1], stacked)
+        return track
 
     def overflow(self, thread: ThreadTrack, lane: int) -> ThreadTrack:
         """Lane `lane` of a thread whose slices overlap."""
         if lane == 0:
             return thread
-        found = self._lanes.get((thread.index, lane))
-        if found is None:
-            found = self._new(thread.pid, thread.raw_pid, thread.raw_tid, thread.stacked)
-            found.lane, found.used = lane, True
-            self._lanes[thread.index, lane] = found
-        return found
+        track = self._lanes.get((thread.index, lane))
+        if track is None:
+            track = self._new(thread.pid, thread.raw_pid, thread.raw_tid, thread.stacked)
+            track.lane, track.used = lane, True
+            self._lanes[thread.index, lane] = track
+        return track
 
-    def stacked_of(self, thread: ThreadTrack) -> ThreadTrack:
+    def stacked_track(self, thread: ThreadTrack) -> ThreadTrack:
         """The begin and end events of a thread; itself where it has none."""
         return self._by_key.get((thread.raw_pid, thread.raw_tid, True), thread)
 
-    def base_of(self, thread: ThreadTrack) -> ThreadTrack:
-        """The thread of which `thread` is a lane, or the begin and end events: it bears the name."""
+    def base_track(self, thread: ThreadTrack) -> ThreadTrack:
+        """The thread that `thread` is a lane of, or the begin and end events of: it has the name."""
         return self._by_key.get((thread.raw_pid, thread.raw_tid, False), thread)
 
     def _new(self, pid: int, raw_pid: Raw, raw_tid: Raw, stacked: bool) -> ThreadTrack:

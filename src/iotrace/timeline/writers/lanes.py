@@ -102,15 +102,15 @@ def _ordered(rows: Rows) -> Rows:
 
 
 def _unordered(rows: Rows, threads: Any) -> Any:
-    """The rows behind which one of the same thread comes too late."""
+    """The rows after which a row of the same thread comes too late."""
     start, end = np.ascontiguousarray(rows["start"]), np.ascontiguousarray(rows["end"])
     late = (start[1:] < start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] > end[:-1]))
     return np.flatnonzero(late & (threads[1:] == threads[:-1]))
 
 
 UNBOUND = -1
-# The lane of begin and end events, which stand apart; and what is added to the lane of a flow's end that
-# binds the slice that begins next there, not the one around it.
+# The lane of begin and end events, which have one of their own; and what is added to the lane of a flow's end
+# that binds the slice that begins next there, not the one around it.
 STACKED, NEXT = 1 << 20, 1 << 21
 
 
@@ -126,7 +126,7 @@ class _Compiled(ctypes.Structure):
         ("_begins", ctypes.c_int64 * 512),
     ]
 
-    def lanes_of(self, rows: Rows) -> npt.NDArray[np.int32]:
+    def assign(self, rows: Rows) -> npt.NDArray[np.int32]:
         """Find the lane of each row; of fewer rows where there is no room for more."""
         rows = np.ascontiguousarray(rows)
         lanes = np.empty(len(rows), np.int32)
@@ -156,7 +156,7 @@ class Lanes:
     def __init__(self, is_whole: bool = True) -> None:
         self._is_whole = is_whole
         self._compiled = _Compiled() if compiled.available() else None
-        # Per lane the slices that are open, outermost first: their ends and, beside them, their starts.
+        # Per lane the slices that are open, outermost first: their ends and, with them, their starts.
         self._ends: list[list[int]] = [[]]
         self._starts: list[list[int]] = [[]]
         self._begins: list[int] = []  # what begin events opened
@@ -183,10 +183,10 @@ class Lanes:
             yield held, self.assign(held)
 
     def assign(self, rows: Rows) -> npt.NDArray[np.int32]:
-        """The lane of each row of a window, behind which no flow's end waits for a slice."""
+        """The lane of each row of a window, after which no flow's end waits for a slice."""
         lanes: Any = np.empty(0, np.int32)
         if self._compiled is not None:
-            lanes = self._compiled.lanes_of(rows)
+            lanes = self._compiled.assign(rows)
         if len(lanes) < len(rows):
             if self._compiled is not None:
                 self._starts, self._ends, self._begins = self._compiled.open_slices()
@@ -201,34 +201,34 @@ class Lanes:
         begins = np.flatnonzero((kinds == SLICE) | (kinds == BEGIN))
         waiting = np.flatnonzero((kinds == FLOW_NEXT) & ((lanes == UNBOUND) | (lanes >= NEXT)))
         following = np.searchsorted(begins, waiting)
-        found = following < len(begins)
-        lanes[waiting[found]] = lanes[begins[following[found]]] | NEXT
+        follows = following < len(begins)
+        lanes[waiting[follows]] = lanes[begins[following[follows]]] | NEXT
         # Where none begins later, the slice around it is meant, unless that one was left out.
-        alone = waiting[~found]
+        alone = waiting[~follows]
         around = (lanes[alone] != UNBOUND) & self._is_whole
         lanes[alone] = np.where(around, lanes[alone] & ~NEXT, UNBOUND)
         return lanes  # type: ignore[no-any-return]
 
     def _assign(self, rows: Rows) -> list[int]:
-        found: list[int] = []
+        lanes: list[int] = []
         for start, end, kind in zip(
             rows["start"].tolist(), rows["end"].tolist(), rows["kind"].tolist(), strict=True
         ):
             if kind == SLICE:
-                found.append(self._lane_of_slice(start, end))
+                lanes.append(self._lane_of_slice(start, end))
             elif kind in (FLOW, FLOW_NEXT):
                 lane, began = self._lane_of_flow(start)
                 is_next = kind == FLOW_NEXT and lane != UNBOUND and began != start
-                found.append(lane | NEXT if is_next else lane)
+                lanes.append(lane | NEXT if is_next else lane)
             elif kind == BEGIN:
                 self._begins.append(start)
-                found.append(STACKED)
+                lanes.append(STACKED)
             elif kind == END:
                 del self._begins[-1:]
-                found.append(STACKED)
+                lanes.append(STACKED)
             else:
-                found.append(0)
-        return found
+                lanes.append(0)
+        return lanes
 
     def _lane_of_slice(self, start: int, end: int) -> int:
         """The first lane where the slice is alone or within another."""
@@ -245,7 +245,7 @@ class Lanes:
         return len(self._ends) - 1
 
     def _lane_of_flow(self, time: int) -> tuple[int, int]:
-        """The lane of the slice that began last of those that hold `time`, their ends included; its start.
+        """The lane of the last slice to begin that holds `time`, its end included; and its start.
 
         Kineto's flows start and end where their slices begin.
         """

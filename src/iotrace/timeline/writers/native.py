@@ -1,6 +1,6 @@
 """Native Perfetto traces: TrackEvents with integer ns of CLOCK_REALTIME, interned strings, named tracks.
 
-The packets of a thread have to stand in order of time (`native.c`). So they are written when all its events
+The packets of a thread have to be in order of time (`native.c`). So they are written when all its events
 are known, from rows sorted by the spill; until then the bodies of events (`track_event.py`) lie in a file.
 """
 
@@ -129,8 +129,8 @@ class NativePart:
             sizes[first + row] = len(body)
 
     def _elsewhere(self, event: Event, start: int, body: bytes) -> None:
-        """What stands on no thread's track is written at once."""
-        if event.ph == "M":  # names are written anew; Perfetto reads no other metadata
+        """What is on no thread's track is written at once."""
+        if event.ph == "M":  # names are written again; Perfetto reads no other metadata
             return
         stamp = integer(8, start)
         if event.ph == "C":
@@ -149,7 +149,7 @@ class NativePart:
             else:
                 fields = body + integer(9, _ASYNC_TYPES[event.ph]) + integer(11, self._async_track(event))
         else:
-            # The root's row is of all inputs: it would not say whose instant this is.
+            # The root's row belongs to all inputs: it would not say whose instant this is.
             of_all = event.s == "g" and self._process_tables
             fields = body + integer(9, _INSTANT) + integer(11, ROOT_UUID if of_all else uuid)
         self._direct.write(packet(stamp, self._sequence, data(11, fields)))
@@ -204,7 +204,7 @@ class NativePart:
             bodies = mmap.mmap(self._bodies.fileno(), 0, access=mmap.ACCESS_READ) if self._offset else b""
             for index in spill.threads():
                 thread = tracks.threads[index]
-                tracks_of_lanes = {0: thread.tid, STACKED: tracks.stacked_of(thread).tid}
+                tracks_of_lanes = {0: thread.tid, STACKED: tracks.stacked_track(thread).tid}
                 packets = Packets(self._sequence, out)
                 for window, lanes in Lanes(not delete_unbound).through(spill.windows(index)):
                     rows, placed = window, lanes
@@ -234,7 +234,7 @@ class NativePart:
 
     def _with_flows(self, spill: Spill, is_whole: bool) -> dict[int, _Moved]:
         """Append bodies of slices that hold flows to the others; where they lie, by thread."""
-        found: dict[int, _Moved] = {}
+        moved: dict[int, _Moved] = {}
         for index in spill.threads() if self._flows else ():
             bodies = self._flows.fields(Lanes(is_whole).through(spill.windows(index)))
             places = np.empty((len(bodies), 3), np.int64)
@@ -245,8 +245,8 @@ class NativePart:
                 self._bodies.write(body)
                 places[number] = offset, self._offset, len(body)
                 self._offset += len(body)
-            found[index] = places
-        return found
+            moved[index] = places
+        return moved
 
     def _write_strings(self, out: BinaryIO) -> None:
         sequence = integer(10, self._index + 2)

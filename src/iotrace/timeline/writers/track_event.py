@@ -5,10 +5,10 @@ Flows of tracks that are no thread's: the slices themselves hold the numbers of 
 Perfetto takes events that bind flows, as Chrome has them, from threads alone. A number in the packets that
 begin slices joins these in the order of time.
 
-Colours of Perfetto: it hashes a slice's name to one, or a text that stands beside the name instead.
+Colours of Perfetto: it hashes a slice's name to one, or a text next to the name instead.
 
 No trace names a colour, and Perfetto shows that text nowhere but among a slice's arguments. Each was found by
-trying numbers behind a word until Perfetto's hash of it had the hue that the page has for the same cause.
+trying numbers after a word until Perfetto's hash of it had the hue that the page has for the same cause.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def colour(category: object, cause: object) -> bytes:
     return _FIELDS[category] if category in (_FAILURE, _TRANSPORT) else b""
 
 
-MOST_INTERNED = 200_000  # names that come once each are written where they stand
+MOST_INTERNED = 200_000  # names that come once each are written where they are used
 _LONGEST_REPEATED = 256
 _OTHER_OPAQUE = sorted(OPAQUE - {"args", "id2", "bind_id", "flow_in", "flow_out"})  # what joins is `legacy`
 _others = attrgetter(*_OTHER_OPAQUE)
@@ -113,12 +113,12 @@ class Bodies:
     def _annotation(self, key: str, value: Any) -> bytes:
         """The annotation as a field of TrackEvent; texts and fractions come again and again."""
         if type(value) is str or (type(value) is float and value):  # 0.0 is the key of -0.0, too
-            found = self._repeated.get((key, value))
-            if found is None:
-                found = self._encoded(key, value)
-                if len(self._repeated) < MOST_INTERNED and len(found) < _LONGEST_REPEATED:
-                    self._repeated[key, value] = found
-            return found
+            encoded = self._repeated.get((key, value))
+            if encoded is None:
+                encoded = self._encoded(key, value)
+                if len(self._repeated) < MOST_INTERNED and len(encoded) < _LONGEST_REPEATED:
+                    self._repeated[key, value] = encoded
+            return encoded
         return self._encoded(key, value)
 
     def _encoded(self, key: str, value: Any) -> bytes:
@@ -212,12 +212,12 @@ class FlowBinding:
         slices, flows = (np.concatenate(column) for column in zip(*bound, strict=True))
         offsets, ids, phases = (np.concatenate(column) for column in zip(*self._found, strict=True))
         at = np.searchsorted(offsets, flows)
-        found: dict[tuple[int, int], dict[bytes, None]] = defaultdict(dict)
+        by_place: dict[tuple[int, int], dict[bytes, None]] = defaultdict(dict)
         places = zip(slices["ordinal"].tolist(), slices["size"].tolist(), strict=True)
         for place, number, phase in zip(places, ids[at].tolist(), phases[at].tolist(), strict=True):
             tag = _ENDS if phase == ord("f") else _PASSES
-            found[place][tag + number.to_bytes(8, "little")] = None
-        return [(*place, b"".join(fields)) for place, fields in sorted(found.items())]
+            by_place[place][tag + number.to_bytes(8, "little")] = None
+        return [(*place, b"".join(fields)) for place, fields in sorted(by_place.items())]
 
 
 def _bind(rows: Rows, to_next: Any, is_stacked: bool) -> tuple[Any, Any]:
@@ -235,20 +235,20 @@ def _bind(rows: Rows, to_next: Any, is_stacked: bool) -> tuple[Any, Any]:
 
 
 def _around(slices: Rows, times: Any) -> Any:
-    """The slice that began last of those that hold each time, their ends included; -1 for none."""
-    found = np.searchsorted(slices["start"], times, side="right") - 1
-    over = np.flatnonzero((found >= 0) & (slices["end"][found] < times))
+    """For each time the last slice to begin that holds it, its end included; -1 for none."""
+    rows = np.searchsorted(slices["start"], times, side="right") - 1
+    over = np.flatnonzero((rows >= 0) & (slices["end"][rows] < times))
     while len(over):  # the slices within the one around it are over: few, mostly
-        found[over] -= 1
-        over = over[found[over] >= 0]
-        over = over[slices["end"][found[over]] < times[over]]
-    return found
+        rows[over] -= 1
+        over = over[rows[over] >= 0]
+        over = over[slices["end"][rows[over]] < times[over]]
+    return rows
 
 
 def _stacked(kinds: Any) -> Any:
     """Of each flow the begin event that is open, by its number among them; -1 for none."""
     opened: list[int] = []
-    found: list[int] = []
+    around: list[int] = []
     begun = 0
     for kind in kinds.tolist():
         if kind == BEGIN:
@@ -257,5 +257,5 @@ def _stacked(kinds: Any) -> Any:
         elif kind == END:
             del opened[-1:]
         else:
-            found.append(opened[-1] if opened else -1)
-    return np.array(found, np.int64)
+            around.append(opened[-1] if opened else -1)
+    return np.array(around, np.int64)

@@ -129,7 +129,8 @@ def _trust(changes: dict[str, Any]) -> TrustFacts:
         "overhead": changes.pop("overhead", {"estimated_pct_of_step": 0.5}),
         "io": changes.pop("io", None),
         "feeding": changes.pop("feeding", None),
-        **{name: changes.pop(name, []) for name in ("pipeline", "culprits")},
+        "account": changes.pop("account", None),
+        **{name: changes.pop(name, []) for name in ("pipeline", "culprits", "loop_code")},
         "system": {
             "host": None if host is None else {**quiet, **host},
             "processes": changes.pop("processes", []),

@@ -10,6 +10,7 @@ from iotrace.analysis.results import (
     FileGroup,
     GainRow,
     PipelineStage,
+    SamplerWork,
 )
 from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.wait.data_wait import (
@@ -66,12 +67,16 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     it, and compute in `threaded_cpu` at least. `waits_alone`: others took CPUs, and without them the loop
     would wait, too, for 5 % of a step or more; `others_may_make_it`: perhaps for less than 10 %. `called`
     tells the loader from others of the program; else it is empty. `collate_line` is its collate function
-    with its line. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is
+    with its line, `collate_hot` the program's line that it is mostly in. `storage_bytes` came from storage,
+    to all processes of the rank, per step. `made_ms` is
     the production of a step's batches. `gains_ms` is what a step loses without a cause, without reading and
     decoding (`FILES`), without that of one file (``files:PATH``) and with the transform's (`RESIZED`), all
-    else as it was; `most_ms` the same at most, where what is left gets quicker; `predicted` has what a
+    else as it was; `most_ms` the same at most, where what is left gets quicker; `spared` is their share of
+    the making; `predicted` has what a
     replay on the model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is
-    what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
+    what ending and starting workers takes in later epochs, `first_code` the function that their first samples
+    are in, `draws` what is chosen there, in the `steps` of
+    the whole loop; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
     pickled through a pipe: what the process that trains read beyond calls on files, or `piped_ms`, where it
     was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`. Taking
@@ -84,7 +89,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     them. `lock_held`: the share of the wait in which a
     thread had the interpreter's lock; in `queueing_ms` of it makers queued for busy CPUs. `event_loop`: the
     least share of the wait that asyncio's event loop slept in. `hot_in`: the library that making them is
-    mostly in, `hot_line` the line and what it calls, for `hot_share` of its own code; `hot_function` is the
+    mostly in, `hot_line` the line and what it calls, for `hot_share` of its own code; `hot_held` the
+    share that it takes where it calls nothing and holds the interpreter's lock; `hot_function` is the
     function of the program that holds it, with it, where that is another one than `item`. `pipeline`: the
     stages that make them, of a loop that takes them from queues and pools.
     """
@@ -98,6 +104,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     causes_ms: dict[str, float] = {}
     gains_ms: dict[str, float] = {}
     most_ms: dict[str, float] = {}
+    spared: dict[str, float] = {}
     predicted: dict[str, GainRow] = {}
     files: list[FileFacts] = []
     groups: list[FileGroup] = []
@@ -110,6 +117,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     production_ms: float | None = None
     made_ms: float | None = None
     restart_ms: float = 0.0
+    first_code: str = ""
+    draws: SamplerWork | None = None
+    steps: int = 0
     single: int = 0
     unmade_fraction: float = 0.0
     behind_ready_ms: float | None = None
@@ -122,6 +132,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     samples: float | None = None
     collate: str = ""
     collate_line: str = ""
+    collate_hot: str = ""
     core_free: bool | None = None
     cpus: int | None = None
     accelerated: bool = False
@@ -149,6 +160,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     hot_line: str = ""
     hot_function: str = ""
     hot_share: float = 0.0
+    hot_held: float = 0.0
     pipeline: list[PipelineStage] = []
     taken_from: TakenFrom | None = None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
-from iotrace.analysis.intervals import distinct, union
+from iotrace.analysis.intervals import Intervals, distinct, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
 from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches, tensors_of
@@ -20,6 +21,7 @@ from iotrace.analysis.results import (
     ChunkedArray,
     FileIo,
     HotLine,
+    PipelineStage,
     RankReport,
     total,
 )
@@ -35,7 +37,9 @@ from iotrace.analysis.wait.data_wait import (
     unmade_fraction,
 )
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
+from iotrace.analysis.wait.locks import INTERPRETER
 from iotrace.analysis.wait.production import PARTS, outermost
+from iotrace.analysis.wait.sampler_time import drawn, when
 from iotrace.analysis.wait.sending import sends_behind_next
 from iotrace.analysis.wait.taking import piped_bytes
 from iotrace.analysis.wait.wait_code import asleep_in_event_loop, code_of_waits, lock_held
@@ -43,7 +47,15 @@ from iotrace.analysis.wait.waits import CAUSES, Waits, split_waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH, LOCKED_ROW
 from iotrace.sources.records import IteratorStart
 
+_TIMED_MS = 1.0  # of shorter items nobody asks how long they had no CPU
 _MOST_LOADERS = 32  # that advice is sought for
+
+
+class _Made(NamedTuple):
+    """The iterators of the loop, and when samplers chose samples as they were made."""
+
+    every: Iterations
+    choosing: Intervals
 
 
 def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts]:
@@ -55,7 +67,8 @@ def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts
     wait_ms = {each.loader: each.raw_ms for each in report.data_wait.by_loader}
     costly = sorted(wait_ms, key=lambda number: -wait_ms[number])[:_MOST_LOADERS]
     of = waits.deliveries["loader"]
-    made = iterations_of(analysis)
+    iterations = iterations_of(analysis)
+    made = _Made(iterations, when(drawn(analysis, iterations)))
     found = [_facts(analysis, report, runs[one], waits[of == one], len(wait_ms), made) for one in costly]
     return together(sorted(found, key=lambda facts: -facts.wait_ms))
 
@@ -72,7 +85,7 @@ def _facts(
     run: LoaderRun,
     waits: Waits,
     loaders: int,
-    iterations: Iterations,
+    iterators: _Made,
 ) -> LoaderFacts:
     steps = len(analysis.kept)
     primary = run is analysis.primary
@@ -92,9 +105,15 @@ def _facts(
     causes_ms = means_ms(waits, steps)
     files = _files(analysis, report, waits)
     wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
-    slowest = next((stage.name for stage in report.pipeline if stage.slowest), "")
-    hot, item = _hot(report, source), item_of(about, analysis.session.paths) or (slowest if primary else "")
-    gains_ms, most_ms = ({}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
+    slowest = next((stage for stage in report.pipeline if stage.slowest), None) if primary else None
+    hot, item = _hot(report, source), item_of(about, analysis.session.paths) or ""
+    if slowest is not None and not item:
+        item = slowest.name
+        if (
+            len(report.pipeline) > 1 and not about.library
+        ):  # the maker of the last stage mostly waits for those before
+            (asleep, on_cpu), threaded, threaded_cpu = _did(slowest), 0.0, 0.0
+    gains_ms, most_ms, spared = ({}, {}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
     return LoaderFacts(
         number=run.number,
         about=about,
@@ -109,6 +128,7 @@ def _facts(
         else {},
         gains_ms=gains_ms,
         most_ms=most_ms,
+        spared=spared,
         files=files,
         groups=report.file_groups,
         epochs=source.epochs,
@@ -118,8 +138,11 @@ def _facts(
         handed_over=handed_over,
         production_ms=production_ms(source.deliveries),
         made_ms=int((made["prepared_ns"] - made["taken_ns"]).sum()) / steps / 1e6 if len(made) else None,
-        restart_ms=_restart_ms(analysis, run, iterations),
-        single=iterations.single(run),
+        restart_ms=_restart_ms(analysis, run, iterators),
+        first_code=next((each.first_code or "" for each in report.loaders if each.id == source.number), ""),
+        draws=next((each.sampler for each in report.loaders if each.id == source.number), None),
+        steps=0 if report.account is None else report.account.steps,
+        single=iterators.every.single(run),
         unmade_fraction=unmade_fraction(waits),
         behind_ready_ms=wait.behind_ready_ms if primary else None,
         batch_bytes=int(sizes.sum()) / len(sizes) if len(sizes) else None,
@@ -130,6 +153,7 @@ def _facts(
         samples=int(samples.sum()) / len(samples) if len(samples) else None,
         collate=_collate(analysis, source),
         collate_line=collate_of(about, analysis.session.paths) or "",
+        collate_hot=_collate_hot(report, source),
         core_free=core_free(analysis, report.system),
         cpus=_cpus(analysis, report),
         accelerated=wait.exposed_source in ("cuda_events", "kernels"),
@@ -148,6 +172,7 @@ def _facts(
         hot_line="" if hot is None else hot.said_in(item),
         hot_function="" if hot is None else hot.placed(item) if hot.in_callee_of(item) else "",
         hot_share=0.0 if hot is None else hot.calls_fraction or 0.0,
+        hot_held=_held_at(hot),
         ready=ready_batches(source).in_turn,
         pipeline=report.pipeline if primary else [],
         slept_ms=_slept_ms(report),
@@ -160,6 +185,18 @@ def _facts(
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
         taken_from=_taken_from(analysis) if primary else None,
     )
+
+
+def _did(stage: PipelineStage) -> tuple[float | None, float | None]:
+    """In which shares of an item's making a stage slept, and computed; it may queue, too. None: not known.
+
+    To wait for a CPU, or for the interpreter, is no sleep.
+    """
+    on_cpu, queued = stage.on_cpu_fraction, stage.queued_fraction
+    if on_cpu is None or queued is None or stage.item_ms < _TIMED_MS:
+        return None, None
+    locked = stage.locks_ms.get(INTERPRETER, 0.0) / stage.item_ms
+    return max(0.0, 1 - on_cpu - queued - locked), on_cpu
 
 
 def _taken_from(analysis: RankAnalysis) -> TakenFrom | None:
@@ -198,11 +235,14 @@ def _called(name: str, run: LoaderRun, report: RankReport) -> str:
 
 def _gains(
     analysis: RankAnalysis, run: LoaderRun, causes_ms: dict[str, float], files: list[FileFacts]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Replay it without each cause that costs much, and its costliest file: all else as it was, and most."""
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Replay it without each cause that costs much, and its costliest file.
+
+    What a step loses with all else as it was, and at most, and what of the making each of them is.
+    """
     about = run.description
     if about.wrapped or about.library or about.in_order is False:
-        return {}, {}
+        return {}, {}, {}
     whole_ms = int(analysis.kept.duration_ns.sum()) / len(analysis.kept) / 1e6
     gone = [cause for cause in CAUSES if 100 * causes_ms[cause] >= MODERATELY_PERCENT * whole_ms]
     if "read" in gone or "decode" in gone:
@@ -212,6 +252,7 @@ def _gains(
         gone.append(RESIZED)
     replay = replayed(analysis, run)
     most_ms = {each: replay.most_ms(each) for each in gone}
+    spared = {each: replay.spared(replay.less_ns(each)) for each in gone}
     gains_ms = {each: replay.gain_ms(each) for each in gone}
     # The replay knows nothing of what other loaders make within a sample, or of what is sent behind the next.
     if analysis.nests(run):
@@ -226,11 +267,12 @@ def _gains(
     return (
         gains_ms,
         {each: most for each, most in most_ms.items() if most is not None},
+        {each: share for each, share in spared.items() if share is not None},
     )
 
 
-def _restart_ms(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) -> float:
-    """What making and ending iterators takes a step, from the first measured one to the last.
+def _restart_ms(analysis: RankAnalysis, run: LoaderRun, made: _Made) -> float:
+    """What making and ending iterators takes a step, without what samplers do there, in the measured steps.
 
     Steps between them that are not measured, such as profiled ones, make iterators, too.
     """
@@ -239,7 +281,8 @@ def _restart_ms(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) 
     steps = int(((every["start_ns"] >= start_ns) & (every["end_ns"] <= end_ns)).sum())
     # The wait for new workers is part of both: where a measured step has it, it counts there.
     awaited = union(kept.awaited["wait_start_ns"], kept.awaited["delivered_ns"])
-    return iterations.restart_ns(run, start_ns, end_ns, awaited) / steps / 1e6
+    beside = union(*map(np.concatenate, zip(awaited, made.choosing, strict=True)))
+    return made.every.restart_ns(run, start_ns, end_ns, beside) / steps / 1e6
 
 
 def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:
@@ -285,6 +328,12 @@ def _given_bytes(run: LoaderRun) -> float | None:
     return float(given.mean()) if len(given) and 2 * len(given) >= len(run.deliveries) else None
 
 
+def _collate_hot(report: RankReport, run: LoaderRun) -> str:
+    """The line of the program that the collate function is mostly in; empty where none is."""
+    loader = next((each for each in report.loaders if each.id == run.number), None)
+    return "" if loader is None or loader.collate_hot is None else loader.collate_hot.lines
+
+
 def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
     """The name of the collate function; empty where the run's loaders have several, or none."""
     pids = {*distinct(run.deliveries.maker(analysis.rank.main.pid)).tolist()}
@@ -315,6 +364,16 @@ def _hot(report: RankReport, run: LoaderRun) -> HotLine | None:
     """The line that the making of its samples is mostly in; None: no line is, or not known."""
     loader = next((each for each in report.loaders if each.id == run.number), None)
     return None if loader is None else loader.item_hot
+
+
+_HELD = 0.5  # of the samples at a line
+
+
+def _held_at(hot: HotLine | None) -> float:
+    """The share of the samples' own code at a line that holds the interpreter's lock, and calls nothing."""
+    if hot is None or hot.calls is not None or hot.library is not None:
+        return 0.0
+    return hot.fraction if (hot.held_fraction or 0.0) >= _HELD else 0.0
 
 
 def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[FileFacts]:

@@ -1,4 +1,4 @@
-"""What a process that does not go on is in, by /proc: its state, system call, file, and its Python stack.
+"""What a blocked process is in, by /proc: its state, system call, file, and its Python stack.
 
 The calls on files that a process's threads are in, and since when, by what our recorder keeps of them.
 
@@ -15,7 +15,7 @@ from array import array
 from contextlib import suppress
 from typing import Any
 
-from iotrace.launch.telemetry.procfs import fields_of, parse_io, parse_status, read_file, read_stat
+from iotrace.launch.telemetry.procfs import parse_fields, parse_io, parse_status, read_file, read_stat
 from iotrace.session import names, recorded
 from iotrace.session.recorded import Walk
 
@@ -53,7 +53,7 @@ _OF_A_PATH = {"openat": 1, "newfstatat": 1, "statx": 1, "faccessat": 1, "faccess
 _OF_A_PATH |= dict.fromkeys(("open", "stat", "lstat", "access", "unlink"), 0)
 _LONGEST_PATH, _PAGE = 4096, 4096
 _TICKS = ("hrtimer_nanosleep", "do_nanosleep")
-_ASIDE = (b"pt_", b"cuda", b"gloo", b"nccl", b"NCCL")  # watchdogs and event loops beside the program
+_ASIDE = (b"pt_", b"cuda", b"gloo", b"nccl", b"NCCL")  # watchdogs and event loops of libraries
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
 _MOST_STACK = 1 << 16
 _STACK_SECONDS = 1.0
@@ -63,31 +63,31 @@ _STACK_BYTES = 1 << 14
 
 def look_at(pid: int, known: About) -> About:
     """Return `known` and what /proc says of the main thread of a process; what cannot be read is None."""
-    found: About = {"pid": pid, "state": None, "wchan": None, "call": None, "file": None, **known}
+    about: About = {"pid": pid, "state": None, "wchan": None, "call": None, "file": None, **known}
     with suppress(OSError, ValueError, IndexError):
-        found["state"] = read_stat(pid).state
+        about["state"] = read_stat(pid).state
     with suppress(OSError, ValueError):
-        found["wchan"] = read_file(f"/proc/{pid}/wchan").decode().strip("\0 \n") or None
+        about["wchan"] = read_file(f"/proc/{pid}/wchan").decode().strip("\0 \n") or None
     with suppress(OSError, ValueError, IndexError):
         number, *arguments = read_file(f"/proc/{pid}/syscall").decode().split()
         if number.isdecimal():
-            found["call"] = _CALL_NAMES.get(int(number), f"system call {number}")
-            if found["call"] in OF_A_FILE:
+            about["call"] = _CALL_NAMES.get(int(number), f"system call {number}")
+            if about["call"] in OF_A_FILE:
                 descriptor = int(arguments[0], 16)
-                found["descriptor"] = descriptor
-                found["file"] = os.readlink(f"/proc/{pid}/fd/{descriptor}")
-            elif found["call"] in _OF_A_PATH:
-                found["file"] = _text_at(pid, int(arguments[_OF_A_PATH[found["call"]]], 16))
-    if found["file"]:
+                about["descriptor"] = descriptor
+                about["file"] = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+            elif about["call"] in _OF_A_PATH:
+                about["file"] = _text_at(pid, int(arguments[_OF_A_PATH[about["call"]]], 16))
+    if about["file"]:
         with suppress(OSError, ValueError, IndexError):
-            found["file_system"] = _file_system_of(pid, found["file"])
-    if found["call"] is None and found["wchan"] in _TICKS:
-        found["call"] = "clock_nanosleep"
-    return found
+            about["file_system"] = _find_file_system(pid, about["file"])
+    if about["call"] is None and about["wchan"] in _TICKS:
+        about["call"] = "clock_nanosleep"
+    return about
 
 
-def _file_system_of(pid: int, file: str) -> str | None:
-    """Return the type of what a file lies on, and where that is mounted; None of what is no file.
+def _find_file_system(pid: int, file: str) -> str | None:
+    """Return the type and the mount point of a file's file system; None where it is no file.
 
     By the process's table of mounts: to ask the file system itself (statfs) may hang as its other calls do.
     """
@@ -119,7 +119,7 @@ def _text_at(pid: int, address: int) -> str | None:
         os.close(descriptor)
 
 
-def parent_of(pid: int) -> int:
+def read_parent(pid: int) -> int:
     """Return the parent of a process; 0 where it has ended."""
     try:
         return read_stat(pid).ppid
@@ -130,19 +130,19 @@ def parent_of(pid: int) -> int:
 def is_traced(pid: int) -> bool:
     """Say whether a debugger holds the process."""
     with suppress(OSError):
-        return int(fields_of(read_file(f"/proc/{pid}/status")).get(b"TracerPid", 0)) != 0
+        return int(parse_fields(read_file(f"/proc/{pid}/status")).get(b"TracerPid", 0)) != 0
     return False
 
 
 def activity(pid: int, writer: int) -> dict[tuple[int, int], tuple[int, int, int]]:
     """Return, by thread but the agent's: CPU ns, bytes read and written, voluntary switches, each so far.
 
-    Threads that torch runs beside the program wake often and do nothing: their switches are 0.
+    Threads that torch runs next to the program's wake often and do nothing: their switches are 0.
 
     Raises:
         OSError: the kernel does not let us see it.
     """
-    found = {}
+    activity = {}
     for name in os.listdir(f"/proc/{pid}/task"):
         if int(name) == writer:
             continue
@@ -152,8 +152,8 @@ def activity(pid: int, writer: int) -> dict[tuple[int, int], tuple[int, int, int
             read_bytes, written_bytes, *_ = parse_io(read_file(f"{task}/io"))
             aside = read_file(f"{task}/comm").startswith(_ASIDE)
             switches = 0 if aside else parse_status(read_file(f"{task}/status")).voluntary
-            found[pid, int(name)] = cpu_ns, read_bytes + written_bytes, switches
-    return found
+            activity[pid, int(name)] = cpu_ns, read_bytes + written_bytes, switches
+    return activity
 
 
 def wanted_cpu_ns(pid: int) -> int | None:
@@ -182,7 +182,7 @@ def ask_for_stacks(pid: int, directory: str, stacks: tuple[int, int], written: i
     try:
         if not os.path.samefile(f"/proc/{pid}/fd/{descriptor}", path) or os.path.getsize(path) != written:
             return False
-        caught = fields_of(read_file(f"/proc/{pid}/status"))[b"SigCgt"]
+        caught = parse_fields(read_file(f"/proc/{pid}/status"))[b"SigCgt"]
         if not int(caught, 16) >> (number - 1) & 1:
             return False
         os.kill(pid, number)
@@ -191,7 +191,7 @@ def ask_for_stacks(pid: int, directory: str, stacks: tuple[int, int], written: i
     return True
 
 
-def stack_of(directory: str, offset: int) -> tuple[list[str], int]:
+def read_stack(directory: str, offset: int) -> tuple[list[str], int]:
     """Return the Python stack of the main thread as the handler wrote it from `offset` on, and where it ends.
 
     The innermost frame is the first.
@@ -211,7 +211,7 @@ def stack_of(directory: str, offset: int) -> tuple[list[str], int]:
     return frames, offset + len(data)
 
 
-LEAST_NS = 5_000_000_000  # a call that another thread is in is told when it has lasted so long
+LEAST_NS = 5_000_000_000  # a call of another thread is reported when it has lasted so long
 _MOST_RECORDS = 20_000  # that are passed at a look, some 20 ms
 _MOST_THREADS = 1024
 _STARTED_NS = 1_000_000_000  # to which the kernel's word on a process's start is taken
@@ -271,13 +271,13 @@ class OpenCalls:
         """
         calls: list[About] = []
         with suppress(OSError):
-            path = _path_of(launch, about["pid"])
+            path = _find_path(launch, about["pid"])
             if path:
                 calls = self._files.setdefault(path, _File(path)).calls(about["pid"], started_ns)
         for call in calls:
             if call["tid"] != about["pid"]:
                 continue
-            if _is_of(about, call):
+            if _is_same_call(about, call):
                 about["call"] = about["call"] or call["call"]
                 about["file"] = about["file"] or call["file"]
                 about["call_since_ns"] = call["call_since_ns"]
@@ -293,7 +293,7 @@ class OpenCalls:
         self._files.clear()
 
 
-def _is_of(about: About, call: About) -> bool:
+def _is_same_call(about: About, call: About) -> bool:
     """Say whether what the recorder says is the system call that the kernel shows.
 
     It is not in a call any more, whatever its file says, where a signal's handler left the call by a jump.
@@ -324,13 +324,13 @@ def _waits_in_recorder(about: About) -> bool:
     return False
 
 
-def _path_of(launch: str, pid: int) -> str:
+def _find_path(launch: str, pid: int) -> str:
     """Return the newest of a process's files on this host: it has one for each program that it ran."""
     begin, end = f"{pid}-", f"-{os.uname().nodename}{names.RECORDED_CALLS}"
-    found = []
-    for directory in recorded.directories_of(launch)[0]:
+    candidates = []
+    for directory in recorded.list_directories(launch)[0]:
         for name in os.listdir(directory):
             if name.startswith(begin) and name.endswith(end):
                 with suppress(ValueError):
-                    found.append((int(name[len(begin) : -len(end)], 16), f"{directory}/{name}"))
-    return max(found)[1] if found else ""
+                    candidates.append((int(name[len(begin) : -len(end)], 16), f"{directory}/{name}"))
+    return max(candidates)[1] if candidates else ""

@@ -1,7 +1,7 @@
-"""Tell what a process that does not go on is in: in a few words, by `blocked.look_at` and its Python stack.
+"""Say in a few words what a blocked process is in, by `blocked.look_at` and its Python stack.
 
 Frames are lines of faulthandler, the innermost first: ``File "train.py", line 17 in __getitem__``. A hang is
-told on the launcher's standard error, and in the sampler's file.
+written to the launcher's standard error, and to the sampler's file.
 
 Follow what agents write of the batches that their processes got: how many, and how long ago the last.
 """
@@ -66,7 +66,7 @@ def _aside(about: About, now_ns: int) -> str:
 
 def sentence_of_busy(about: About, frames: list[str], on_device: bool) -> str:
     """Say where a process computes, by the program's frames that its dumps share."""
-    named = collective_of(about)
+    named = find_collective(about)
     if named:
         return f"waits for other ranks in {named}, on a CPU, {_frame(frames)}"
     device = " or waits for its device" if on_device else ""
@@ -81,7 +81,7 @@ def _doing(about: About, stack: list[str], now_ns: int) -> str:
         lasts = _how_long(within, now_ns)
         return f"is in {within['call']}{of}{lasts}, and waits there for a lock, not for the file system"
     if call == "futex" or call in POLLS:
-        named = collective_of(about)
+        named = find_collective(about)
         if named:
             return f"waits for other ranks in {named}"
         put, got = (_is_in(stack, _QUEUES, name) for name in ("put", "get"))
@@ -117,30 +117,30 @@ def _of_a_stream(about: About) -> str:
     return kind if about["call"] in OF_A_FILE and kind in ("socket", "pipe") else ""
 
 
-def collective_of(about: About) -> str:
+def find_collective(about: About) -> str:
     """Return the collective that a process is in, ``backward`` where DistributedDataParallel's; else ''."""
     stack = about.get("stack") or []
     for line in stack:
-        name = function_of(line)
+        name = function_name(line)
         if any(file in line for file in _COLLECTIVES) and name not in _ASIDE:
             return name
         if not any(part in line for part in LIBRARIES):
             break
     ranked = str(about["role"]).startswith("rank")
-    return "backward" if ranked and stack and function_of(stack[0]) == "_engine_run_backward" else ""
+    return "backward" if ranked and stack and function_name(stack[0]) == "_engine_run_backward" else ""
 
 
 def _is_in(stack: list[str], files: tuple[str, ...], function: str) -> bool:
     """Whether the program itself called this function of these files, and is in it."""
     for line in stack:
-        if any(file in line for file in files) and function_of(line) == function:
+        if any(file in line for file in files) and function_name(line) == function:
             return True
         if not any(part in line for part in LIBRARIES):
             return False
     return False
 
 
-def function_of(line: str) -> str:
+def function_name(line: str) -> str:
     """Return the function that a frame is in."""
     return line.rpartition(" in ")[2]
 
@@ -152,10 +152,10 @@ def _frame(stack: list[str]) -> str:
     return chosen[0][:1].lower() + chosen[0][1:] if chosen else ""
 
 
-def record_of(waited_ns: int, processes: list[About], kind: str) -> About:
+def make_record(waited_ns: int, processes: list[About], kind: str) -> About:
     """Make the record of a hang of a `kind`: its processes as they are shown, and in words."""
     for about in processes:
-        about["collective"] = collective_of(about)
+        about["collective"] = find_collective(about)
     since = f"no batch for {waited_ns / 1e9:.0f} s"
     ranks = [
         (about["rank"], "", about["collective"])
@@ -185,9 +185,9 @@ def _whose(about: About, roles: dict[int, str]) -> str:
 
 
 def tell_launcher(lines: list[str]) -> None:
-    """Write lines to the launcher's standard error, where that loses nothing of what stands there.
+    """Write lines to the launcher's standard error, where that overwrites nothing.
 
-    It is opened anew: a descriptor that the sidecar kept would hold a pipe open beyond the launcher's end.
+    It is opened again: a descriptor that the sidecar kept would hold a pipe open beyond the launcher's end.
     """
     path = f"/proc/{os.getppid()}/fd/2"
     with suppress(OSError, ValueError, IndexError):

@@ -18,10 +18,10 @@ from iotrace.launch.telemetry.hangs import blocked
 from iotrace.launch.telemetry.hangs.blocked import About, OpenCalls
 from iotrace.launch.telemetry.hangs.telling import (
     Progress,
-    collective_of,
     find,
-    function_of,
-    record_of,
+    find_collective,
+    function_name,
+    make_record,
     sentence,
     sentence_of_busy,
     waits_for_others,
@@ -31,7 +31,7 @@ from iotrace.session import names
 from iotrace.session.hangs import is_foreign
 
 LEAST_NS = 60_000_000_000  # without a batch
-DUMPS = 3  # alike, one behind the other
+DUMPS = 3  # the same, one after the other
 MOST_DUMPS = 6  # of a process, in its life
 _BUSY_SHARE = 0.9  # of the time: on a CPU, or ready for one
 # What takes as long as it likes: compilers, what writes checkpoints, and functions whose names say so.
@@ -89,12 +89,12 @@ def dump(progress: Progress, most: int = MOST_DUMPS) -> list[str]:
     before = progress.dumped
     if not blocked.ask_for_stacks(progress.pid, progress.directory, progress.stacks, before):
         return []
-    stack, progress.dumped = blocked.stack_of(progress.directory, before)
+    stack, progress.dumped = blocked.read_stack(progress.directory, before)
     return stack
 
 
 def place(dumps: list[list[str]]) -> list[str]:
-    """Return the program's frames that `DUMPS` dumps share, innermost first; empty where they are not alike.
+    """Return the program's frames that `DUMPS` dumps share, innermost first; empty where they differ.
 
     Alike: the same calls, each from the same line. Within the innermost function the line may differ.
     """
@@ -117,7 +117,7 @@ def place(dumps: list[list[str]]) -> list[str]:
 def takes_long(stack: list[str]) -> bool:
     """Say whether a stack is that of a compiler, a checkpoint or a validation, as far as names tell."""
     for line in stack:
-        words = {word.lower() for word in _WORD.findall(function_of(line))}
+        words = {word.lower() for word in _WORD.findall(function_name(line))}
         if words & _LONG_WORDS or any(part in line for part in _LONG):
             return True
     return False
@@ -129,7 +129,7 @@ def _own(stack: list[str]) -> list[str]:
 
 
 def _function(line: str) -> tuple[str, str]:
-    return line.partition(", line ")[0], function_of(line)
+    return line.partition(", line ")[0], function_name(line)
 
 
 _LEAST_NS = 30_000_000_000
@@ -165,7 +165,7 @@ class _Suspicion:
 
 
 class HangWatch:
-    """Watches the training processes of a host's launches; `check` returns what is to be told.
+    """Watches the training processes of a host's launches; `check` returns what is to be reported.
 
     Ranks of one job wait for each other: they are one group, and hang together or not at all.
     """
@@ -197,7 +197,7 @@ class HangWatch:
                 return {"type": "resumed", "mono_ns": now_ns, "pid": each.pid}
         groups: dict[str, list[Progress]] = {}
         # torchrun inherits the scheduler's number, too: what started a rank is none.
-        parents = {blocked.parent_of(each.pid) for each in alive if each.rank is not None}
+        parents = {blocked.read_parent(each.pid) for each in alive if each.rank is not None}
         for each in alive:
             if each.trains and (each.batches or each.pid not in parents):
                 groups.setdefault("ranks" if each.rank is not None else each.directory, []).append(each)
@@ -219,40 +219,40 @@ class HangWatch:
         if not late:
             self._suspected.pop(name, None)
             return False
-        found = self._suspected.setdefault(name, _Suspicion())
-        if now_ns - found.sampled_ns < self._sample_ns:
+        suspicion = self._suspected.setdefault(name, _Suspicion())
+        if now_ns - suspicion.sampled_ns < self._sample_ns:
             return False
-        passed_ns, found.sampled_ns = now_ns - found.sampled_ns, now_ns
+        passed_ns, suspicion.sampled_ns = now_ns - suspicion.sampled_ns, now_ns
         try:
             chain = self._chain([each.pid for each in group])
             now = self._activity(chain)
-            busy = found.computing.busy(chain, passed_ns)
+            busy = suspicion.computing.busy(chain, passed_ns)
             goes_on = self._may_go_on(late, group, chain, busy)
-            found.elsewhere = self._waits_for_others(late, group, busy)
-        except (OSError, ValueError, KeyError, IndexError):  # the kernel hides it: nothing is told
+            suspicion.elsewhere = self._waits_for_others(late, group, busy)
+        except (OSError, ValueError, KeyError, IndexError):  # the kernel hides it: nothing is reported
             self._suspected.pop(name, None)
             return False
-        before, found.activity = found.activity, now
+        before, suspicion.activity = suspicion.activity, now
         quiet = not goes_on and _is_quiet(before, now, passed_ns, busy)
-        found.quiet = found.quiet + 1 if quiet or (found.quiet < 0 and not goes_on) else -1
-        found.busy = busy if quiet else set()
-        if not found.busy:
-            found.computing.forget()
-            return found.quiet >= _SAMPLES
-        found.quiet = 0
-        return self._computes(found, late, now_ns)
+        suspicion.quiet = suspicion.quiet + 1 if quiet or (suspicion.quiet < 0 and not goes_on) else -1
+        suspicion.busy = busy if quiet else set()
+        if not suspicion.busy:
+            suspicion.computing.forget()
+            return suspicion.quiet >= _SAMPLES
+        suspicion.quiet = 0
+        return self._computes(suspicion, late, now_ns)
 
-    def _computes(self, found: _Suspicion, late: list[Progress], now_ns: int) -> bool:
-        own = {each.pid: each for each in self._known.values() if each.pid in found.busy}
+    def _computes(self, suspicion: _Suspicion, late: list[Progress], now_ns: int) -> bool:
+        own = {each.pid: each for each in self._known.values() if each.pid in suspicion.busy}
         if any(each.evaluates or not self._is_late(each, now_ns, self._computing_ns) for each in late):
             return False
         if not all(self._tree.members[pid].is_the_same() for pid in own):
             return False
-        return found.computing.judge(found.busy, own)
+        return suspicion.computing.judge(suspicion.busy, own)
 
     def _chain(self, pids: list[int]) -> list[int]:
         """Return the processes and all that they started, which may make their batches."""
-        parents = {each: blocked.parent_of(each) for each in self._tree.members}
+        parents = {each: blocked.read_parent(each) for each in self._tree.members}
         chain = list(pids)
         for one in chain:
             chain += [each for each, parent in parents.items() if parent == one and each not in chain]
@@ -260,15 +260,15 @@ class HangWatch:
 
     def _activity(self, chain: list[int]) -> Activity:
         known = {each.pid: each for each in self._known.values()}
-        found: Activity = {}
+        activity: Activity = {}
         for pid in chain:
             own = known.get(pid)
             with suppress(FileNotFoundError, ProcessLookupError):
-                found |= blocked.activity(pid, own.writer if own else 0)
-            if own is not None and (pid, pid) in found:  # the stacks that it wrote for us
-                cpu_ns, size, wakes = found[pid, pid]
-                found[pid, pid] = cpu_ns, size - own.dumped, wakes
-        return found
+                activity |= blocked.activity(pid, own.writer if own else 0)
+            if own is not None and (pid, pid) in activity:  # the stacks that it wrote for us
+                cpu_ns, size, wakes = activity[pid, pid]
+                activity[pid, pid] = cpu_ns, size - own.dumped, wakes
+        return activity
 
     def _look_at(self, pid: int, known: About) -> About:
         """Return what /proc says of a process, and our recorder."""
@@ -281,7 +281,7 @@ class HangWatch:
     def _may_go_on(
         self, late: list[Progress], group: list[Progress], chain: list[int], busy: set[int]
     ) -> bool:
-        """Say whether a process may go on by itself, or is held on purpose; of `busy` ones that is known."""
+        """Say whether a process may go on by itself, or is held on purpose; for `busy` ones that is known."""
         training = {each.pid for each in group}
         looks = {pid: self._look_at(pid, {}) for pid in chain}
         for pid, about in looks.items():
@@ -358,9 +358,9 @@ class HangWatch:
         if shared:
             processes.sort(key=lambda about: about["pid"] not in shared)
         else:
-            processes.sort(key=lambda about: waits_for_others(about) or bool(collective_of(about)))
+            processes.sort(key=lambda about: waits_for_others(about) or bool(find_collective(about)))
         return {
-            **record_of(waited_ns, processes, kind),
+            **make_record(waited_ns, processes, kind),
             "mono_ns": now_ns,
             "world_size": max((main.world_size or 1 for main in hung), default=1),
             "batches": {str(main.pid): main.batches for main in hung},
