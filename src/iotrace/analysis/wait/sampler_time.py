@@ -47,8 +47,8 @@ def drawn(analysis: RankAnalysis, iterations: Iterations, *, awaited: bool = Fal
     """Find when first samples were chosen: start, end, number of the pass, when its making began.
 
     None of evaluations. Until the last index is sent the thread starts workers, or waits for the answers of
-    those that persist: samples of its stack say which share is the sampler's. Without these it is from when all
-    new workers have asked for work. `awaited`: without workers, too, in the wait for the first batch.
+    those that persist: samples of its stack say which share is the sampler's. Without these it is from when
+    all new workers have asked for work. `awaited`: without workers, too, in the wait for the first batch.
     """
     main, found = analysis.rank.main, list[_Draw]()
     starts = defaultdict[PassKey, list[IteratorStart]](list)
