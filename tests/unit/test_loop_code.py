@@ -15,6 +15,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.agent.dataloader.worker import _watch_number
 from iotrace.agent.pools import callers
@@ -259,8 +260,8 @@ def test_a_line_of_the_loop_is_not_called(function: str, advice: str) -> None:
         ("sample (t.py:9)", None, 0.1, "make sample (t.py:9) faster"),
         ("sample (t.py:9)", None, None, "make sample (t.py:9) faster"),
         ("EpochMetrics.update (t.py:9)", None, 0.1,
-         "make EpochMetrics.update (t.py:9) faster, or call it every N steps"),
-        ("main (t.py:31)", ("main", "Logger.info"), 0.1, "make t.py:31 faster, or do it every N steps"),
+         "call EpochMetrics.update (t.py:9) every N steps, or make it faster"),
+        ("main (t.py:31)", ("main", "Logger.info"), 0.1, "do it every N steps, or make t.py:31 faster"),
         # Names that only look so: a logarithm, logits, a file.
         ("log_mel (t.py:9)", None, 0.1, "make log_mel (t.py:9) faster"),
         ("Logits.run (t.py:9)", None, 0.1, "make Logits.run (t.py:9) faster"),
@@ -274,6 +275,14 @@ def test_what_each_step_needs_is_not_to_be_left_out(
         None if hot is None else unknown(HotLine, line="t.py:31", function=hot[0], calls=hot[1], fraction=1.0)
     )
     assert _faster(unknown(LoopCode, function=function, hot=line, before_fraction=before)) == remedy
+
+
+def test_a_function_that_mostly_logs_has_one_fix() -> None:
+    hot = unknown(HotLine, line="t.py:31", calls="SummaryWriter.add_histogram", library="torch", fraction=0.9)
+    logs = unknown(LoopCode, function="log_weights (t.py:9)", hot=hot)
+    assert _faster(logs) == "log less often: SummaryWriter.add_histogram at t.py:31"
+    mixed = unknown(LoopCode, function="log_weights (t.py:9)", hot=replace(hot, fraction=0.4))
+    assert _faster(mixed) == "call log_weights every N steps, or make t.py:31 faster"
 
 
 def test_lines_of_the_loop_that_call_the_same_are_named_together() -> None:

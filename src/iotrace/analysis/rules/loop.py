@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
+from iotrace.analysis.results import HotLine, LoopCode
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.locks import SLEEP_LESS, of_peer
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
@@ -193,21 +194,29 @@ def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Ite
     Remedy: log less often, or fewer and smaller images.
     """
     for code in facts.report.loop_code:
-        hot = code.hot
-        if hot is None or hot.calls is None:
-            continue
-        share = hot.fraction if hot.calls_fraction is None else hot.calls_fraction
-        if code.loop_fraction * share < least_of_loop:
-            continue
-        if not hot.calls.startswith(_LOGGERS.get(hot.library, ())):
+        hot, share = code.hot, logging_share(code)
+        if hot is None or hot.calls is None or code.loop_fraction * share < least_of_loop:
             continue
         less = ", or with fewer and smaller images" if "image" in hot.calls.lower() else ""
         yield Finding(
             text=f"{hot.calls} at {hot.lines} takes {percent(code.loop_fraction * share)} of the loop",
-            remedy=f"log less often: {hot.calls} at {hot.lines}",
+            remedy=less_logging(hot),
             how=f"call {hot.calls} every N steps{less}",
             evidence={"ms_per_step": code.ms_per_step * share},
             level="high" if code.loop_fraction * share >= HIGH else "medium",
             gain_ms=code.ms_per_step * share,
             silences=("IO509",),
         )
+
+
+def logging_share(code: LoopCode) -> float:
+    """In which share of its samples code is in a logger's function."""
+    hot = code.hot
+    if hot is None or hot.calls is None or not hot.calls.startswith(_LOGGERS.get(hot.library, ())):
+        return 0.0
+    return hot.fraction if hot.calls_fraction is None else hot.calls_fraction
+
+
+def less_logging(hot: HotLine) -> str:
+    """Say to log less often."""
+    return f"log less often: {hot.calls} at {hot.lines}"

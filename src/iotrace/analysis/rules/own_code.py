@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from iotrace.analysis.results import HotLine, LoopCode, RankReport
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.loop import ADD_IMAGES, CODE, WAITING, WRITES
+from iotrace.analysis.rules.loop import ADD_IMAGES, CODE, WAITING, WRITES, less_logging, logging_share
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
 from iotrace.analysis.rules.recurring import CHECKPOINT, COLLECTION, HIGH, LEAST_SECONDS, MOSTLY, leads
 from iotrace.analysis.wait.hot_lines import THAT_TRAIN
@@ -230,6 +230,7 @@ def code_of_the_loop(
         evidence={"other_ms": other_ms, "step_ms": step_ms},
         is_main_cause=bool(remedy),
         gain_ms=gain_ms,
+        silences=("IO511",) if most is not None and logging_share(most) >= MOSTLY else (),
     )
 
 
@@ -329,6 +330,7 @@ def _one_function(
         evidence={"code_ms": most.ms_per_step, "step_ms": step_ms},
         is_main_cause=most.ms_per_step >= (report.data_wait.raw_ms or 0.0),
         gain_ms=None if most.least else most.ms_per_step,
+        silences=("IO511",) if logging_share(most) >= MOSTLY else (),
     )
 
 
@@ -338,10 +340,12 @@ def _faster(code: LoopCode) -> str:
     if code.grows_ms is not None and not code.is_line:
         return f"call {name} once an epoch, or reset it: it works on all it keeps"
     what = code.function if code.hot is None else code.hot.placed(code.function)
-    called = f"call {'it' if code.hot is None else code.function.partition(' (')[0]}"
-    called = "do it" if code.is_line else called
+    called = "do it" if code.is_line else f"call {'it' if code.hot is None else name}"
+    if code.hot is not None and logging_share(code) >= MOSTLY:
+        return less_logging(code.hot)
     if may_be_left_out(code):
-        return f"make {what} faster, or {called} every N steps"
+        seldom = f"call {what}" if code.hot is None else called
+        return f"{seldom} every N steps, or make {'it' if code.hot is None else what} faster"
     if (code.before_fraction or 0.0) >= MOSTLY:
         return f"make {what} faster, or {called} in the loader's workers (collate_fn)"
     if code.hot is not None and not code.is_line and _is_of_torch(code):
