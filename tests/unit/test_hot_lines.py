@@ -53,7 +53,7 @@ def found(*stacks: tuple[int, tuple[Frame, ...]], of_called: bool = True) -> Hot
         ([(9, item(10, *helper(31)))], "data.py:31", 1.0),
         (
             [(5, item(10, *helper(31))), (5, item(10, *helper(32))), (5, item(10, *helper(33)))],
-            "data.py:10",
+            "data.py:30",
             1.0,
         ),
         ([(9, item(10, MODULE))], "data.py:10", 1.0),  # a name that tells nothing
@@ -399,3 +399,20 @@ def test_a_comprehension_of_a_library_goes_by_the_function_that_has_it() -> None
     nameless = hot_line([other] * 9, PATHS, of_called=False)
     assert nameless is not None
     assert (nameless.calls, nameless.library) == (None, None)
+
+
+def test_a_function_whose_lines_share_the_time_is_named_by_its_first_line() -> None:
+    """Where a line of the item calls it: the item's own function is known, and tells nothing."""
+    spread = [(4, item(10, *helper(line))) for line in (31, 32, 33)]
+    hot = found(*spread)
+    assert hot is not None
+    assert (hot.placed("Rows.__getitem__"), hot.fraction) == ("sampled (data.py:30)", 1.0)
+    own = [(4, item(line)) for line in (10, 11, 12)]
+    assert found(*own) is None
+    half = found(*spread[:1], (3, item(10)), (3, item(11)), (3, item(12)))
+    assert half is None  # the helper has a third of it
+    stage = [Stack(LOOP, helper(line)) for line in (31, 32, 33) for _ in range(4)]
+    assert hot_line(stage, PATHS, of_called=True) is None
+    of_stage = hot_line(stage, PATHS, of_called=True, is_known=False)
+    assert of_stage is not None
+    assert of_stage.placed("main") == "sampled (data.py:30)"

@@ -104,7 +104,8 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     takes_turns = stage.of == "threads" and not computes and (facts.lock_held or 0.0) >= _HELD
     queues = facts.queue_for_cpus or facts.queueing_ms >= MOSTLY * stage.wait_ms
     line = file_of(stage.hot.line if stage.hot is not None else stage.site)
-    name = f"{stage.name} ({line})" if line else stage.name
+    inner = None if stage.hot is None else stage.hot.in_callee_of(stage.name)
+    name = f"{inner or stage.name} ({line})" if line else stage.name
     if queues:
         how = f"its {stage.of} queue for busy CPUs, and more of them would, too; give it less work"
         # What others took of the CPUs may be the reason: then nothing is due.
@@ -136,7 +137,7 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     else:
         how = f"give it more {stage.of}, or less work"
         remedy = f"more {stage.of}, or less work in {name}"
-    where = f", most of its work at {stage.hot.said}" if stage.hot is not None else ""
+    where = "" if stage.hot is None else stage.hot.beside(stage.name, "most of its work")
     yield finding(
         facts,
         text=f"the loop waits for {described(stage)}{where}",

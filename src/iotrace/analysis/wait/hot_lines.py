@@ -171,10 +171,14 @@ def _leaving(stack: list[Frame], path: list[Frame], held: bool) -> Stack:
     return Stack(left, tuple(stack[common:]), held)
 
 
-def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLine | None:
+def hot_line(
+    stacks: Sequence[Stack], paths: Paths, *, of_called: bool, is_known: bool = True
+) -> HotLine | None:
     """Find the innermost line that most of the samples are in, or in what it calls; None where none is.
 
-    `of_called`: a line of what was called alone, not of the program's frame that called it.
+    Where they are in several lines of one function that such a line calls, it is that function's first line.
+    `of_called`: a line of what was called alone, not of the program's frame that called it. `is_known`: who
+    asks knows the outermost function.
     """
     kept: list[list[Frame]] = []
     for stack in stacks:
@@ -182,29 +186,35 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
             kept.append([*stack.called[stack.called.index(stack.own) :]] if stack.own else [])
         else:
             kept.append([*(() if stack.left is None else (stack.left,)), *stack.called])
-    whole, found, depth = len(kept), None, 0
+    whole, found = len(kept), None
     calls: Counter[Frame] = Counter()
     lines_of: Counter[tuple[Frame, Frame]] = Counter()  # a line, and what it calls
     if whole < _FEWEST:
         return None
     while True:
-        at = [next((i for i, each in enumerate(frames[depth:], depth) if each.line), -1) for frames in kept]
+        at = [next((i for i, each in enumerate(frames) if each.line), -1) for frames in kept]
         joined = _joined(Counter(frames[i] for frames, i in zip(kept, at, strict=True) if i >= 0), whole)
         for frames, i in zip(kept, at, strict=True):
             frames[i : i + 1] = [joined.get(frame, frame) for frame in frames[i : i + 1]]
         lines = Counter(frames[i] for frames, i in zip(kept, at, strict=True) if i >= 0)
         most, count = lines.most_common(1)[0] if lines else (None, 0)
+        is_line = count >= _MOST * whole
+        if not is_line:
+            most, count = _function_of_most(lines)
         if most is None or count < _MOST * whole:
             break
-        inside = [(frames, i) for frames, i in zip(kept, at, strict=True) if i >= 0 and frames[i] == most]
+        of_it = {each for each in lines if each == most or (not is_line and each[:3] == most[:3])}
+        inside = [(frames, i) for frames, i in zip(kept, at, strict=True) if i >= 0 and frames[i] in of_it]
         calls = Counter(frames[i + 1] for frames, i in inside if i + 1 < len(frames))
         lines_of = Counter(
             (frames[i], frames[i + 1])
             for frames, i in zip(kept, at, strict=True)
             if 0 <= i < len(frames) - 1 and frames[i][:3] == most[:3]
         )
-        kept, depth = [frames[i + 1 :] for frames, i in inside], 0
-        found = most, count
+        kept = [frames[i + 1 :] for frames, i in inside]
+        if is_line or not is_known:
+            found = most, count
+        is_known = False
     if found is None:
         return None
     (line, count), callee = found, calls.most_common(1)
@@ -225,6 +235,17 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
         also=[own.at(paths) for own in also] if is_named else [],
         calls_fraction=in_lines / whole if is_named else None,
     )
+
+
+def _function_of_most(lines: Counter[Frame]) -> tuple[Frame | None, int]:
+    """Return the function that most samples are in, whatever the line, as its first line; and how many."""
+    functions = Counter[tuple[str, str, int]]()
+    for frame, count in lines.items():
+        functions[frame[:3]] += count
+    if not functions:
+        return None, 0
+    ((file, function, first_line), count), *_ = functions.most_common(1)
+    return Frame(file, function, first_line, first_line), count
 
 
 def _own_name(function: str) -> str | None:

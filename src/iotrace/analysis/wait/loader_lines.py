@@ -167,11 +167,7 @@ def _with_shares(hot: HotLine, found: list[Stack], whole: list[Stack], paths: Pa
 
     def at_line(stacks: list[Stack]) -> list[tuple[Stack, int]]:
         counts = Counter(stacks).items()
-        return [
-            each
-            for each in counts
-            if any(frame._replace(since=0).at(paths) == hot.line for frame in each[0].called)
-        ]
+        return [each for each in counts if any(_is_at(frame, hot, paths) for frame in each[0].called)]
 
     own, passing = at_line(found), at_line(whole)
     if not own or "-" in hot.line.rpartition(":")[2]:
@@ -179,6 +175,13 @@ def _with_shares(hot: HotLine, found: list[Stack], whole: list[Stack], paths: Pa
     held = sum(count for stack, count in own if stack.held) / sum(count for _, count in own)
     passes = sum(count for _, count in passing) / len(whole)
     return msgspec.structs.replace(hot, held_fraction=held, passes_fraction=passes)
+
+
+def _is_at(frame: Frame, hot: HotLine, paths: Paths) -> bool:
+    """Whether a frame is at the line, or in the function that is named by its first line."""
+    return hot.line in {
+        frame._replace(since=0, line=line).at(paths) for line in (frame.line, frame.first_line)
+    }
 
 
 def _line_of_sampler(analysis: RankAnalysis, run: LoaderRun) -> HotLine | None:

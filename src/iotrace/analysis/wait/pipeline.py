@@ -210,7 +210,7 @@ class _Items:
                 found += samples.chosen(holding(*subtract(made, waited), samples.times) >= 0).each
         # Where a function calls what the stage does, its own line says nothing.
         calls = 2 * sum(stack.own is not None for stack in found) > len(found)
-        return hot_line(found, self._analysis.session.paths, of_called=calls)
+        return hot_line(found, self._analysis.session.paths, of_called=calls, is_known=not calls)
 
     def _limit(self, queue: int) -> int:
         about = self._chains.hops.queues[queue] if queue >= 0 else None
