@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from iotrace.analysis.compare.basis import basis_of
@@ -310,3 +311,26 @@ def test_what_the_loop_computes_to_choose_samples_stays_without_the_others() -> 
     assert left("sampling", queueing=0.0) == left("sampling")  # no worker makes them: no replay tells
     assert left("transport") < left("sampling")
     assert left("sampling", None) == left("transport", None) == 0
+
+
+def test_a_wait_that_nobody_explains_is_no_queueing_where_no_thread_queued() -> None:
+    """As of a thread that waits for a server: the kernel counts how long threads of the job were ready."""
+
+    def may_be_all(**threads: float | int | None) -> bool:
+        main = unknown(ProcessUse, pid=1, role="main", run_delay_pct_mean=3.0, **threads)
+        taken = host(others_cpu_fraction=0.85, cpu_busy_fraction=1.0)
+        wait = unknown(
+            DataWait,
+            raw_ms=90.0,
+            causes_ms={"unknown": 90.0},
+            without_cpu_ms={"decode": 0.0},
+            exposed_ms=90.0,
+        )
+        system = unknown(System, gpus=[], processes=[main], host=taken, cpus=2)
+        one = unknown(RankReport, rank=0, steps=unknown(Steps, count=50, mean_ms=100.0), data_wait=wait)
+        return may_be_all_of_wait(msgspec.structs.replace(one, system=system))
+
+    assert not may_be_all(threads_peak=3, pool_delay_pct_mean=4.0)
+    assert may_be_all(threads_peak=3, pool_delay_pct_mean=40.0)
+    assert may_be_all(threads_peak=3)  # not known of its other threads
+    assert may_be_all(pool_delay_pct_mean=4.0)  # nor how many there are

@@ -697,7 +697,9 @@ def test_what_is_predicted_of_a_whole_cause_is_a_bound_too() -> None:
 
 
 def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> None:
-    def why(busy: float, workers: int, **cpu_pct: float | None) -> str | None:
+    def why(
+        busy: float, workers: int, stage_busy: float | None = None, **cpu_pct: float | None
+    ) -> str | None:
         loader = unknown(LoaderResult, primary=True, workers=workers, ready_in_turn_mean=2.0)
         host = unknown(HostUse, cpu_busy_fraction=busy)
         one = rank(0, 1.0, exposed_ms=1.0, exposed_source="cpu")
@@ -706,7 +708,7 @@ def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> 
             for pid, (role, used) in enumerate(cpu_pct.items())
         ]
         system = unknown(System, gpus=[], processes=processes, host=host)
-        return judged(replace(one, loaders=[loader], system=system)).why
+        return judged(replace(one, loaders=[loader], system=system, pipeline=[*stages])).why
 
     ready = "the loader keeps up: the loop finds 2.0 batches ready"
     bound = f"{ready}; a faster loader can save at most 1.0 ms a step"
@@ -717,6 +719,10 @@ def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> 
     assert why(1.0, workers=2, main=90.0, worker_0=5.0, worker_1=None) == f"{ready}; {untold}"
     # They compute next to nothing: less of it frees no CPU.
     assert why(1.0, workers=2, main=90.0, worker_0=5.0, worker_1=4.0) == f"{ready}; no CPU was free"
+    # Threads of the program's own.
+    half, little = (unknown(PipelineStage, of="threads", busy=busy) for busy in (0.5, 0.03))
+    assert why(1.0, 1, half, little) == f"{ready}; {untold}"
+    assert why(1.0, 1, little) == f"{ready}; no CPU was free"
 
 
 def test_a_run_that_failed_has_no_fix_of_its_wait_unless_it_was_interrupted() -> None:

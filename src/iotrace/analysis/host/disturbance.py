@@ -27,6 +27,7 @@ _CROWDING = 0.25
 _GROWN_LEAST = {"cpu": 0.30, "wall": 1.00}
 _FEW, _MOSTLY = 0.1, 0.5  # of the steps; of the wait
 _LEAST_SAID = 0.05  # of the measured step
+_UNSEEN = 2.0  # times what the kernel counted of threads: those that end between two looks are not in it
 OTHER_PROGRAMS, TRACING_COST = "IO702", "IO707"
 
 
@@ -155,7 +156,8 @@ def alone(rank: Measured) -> Alone:
 
     All the time is given back in which a thread that the step waits for was ready and had no CPU, but no
     more than others used of the CPUs meanwhile. Of transport, and of what nobody explains, no account of
-    the kernel tells: all of it may be waiting for a CPU, but for what taking batches costs at the least. CPU
+    the kernel tells: all of it may be waiting for a CPU, but for what taking batches costs at the least, and
+    no more than twice what all threads of the job waited for one. CPU
     time that the job itself used does not go away, nor what the loop itself computes in a wait to choose
     samples.
     """
@@ -239,7 +241,8 @@ def _queued_ms(rank: Measured) -> tuple[float, float] | None:
         # No replay: batches made in half the time halve the step that waits for them, not the wait alone.
         counted_ms = sum(wait.causes_ms.get(cause, 0.0) for cause in wait.without_cpu_ms)
         share = sum(wait.without_cpu_ms.values()) / counted_ms if counted_ms else 0.0
-        of_wait = min(counted_ms, share * step_ms) + max(0.0, wait_ms - counted_ms)
+        of_wait = min(counted_ms, share * step_ms)
+        of_wait += min(max(0.0, wait_ms - counted_ms), _UNSEEN * _delayed(rank) * step_ms)
     of_rest = (main.run_delay_pct_mean + (main.pool_delay_pct_mean or 0.0)) / 100 * step_ms
     # Choosing samples is all or none of it in a replay: none where no worker makes the batches.
     chosen_ms = _chosen_ms(rank, main.run_delay_pct_mean / 100 * step_ms)
@@ -248,6 +251,21 @@ def _queued_ms(rank: Measured) -> tuple[float, float] | None:
         of_wait = min(max(of_wait, queued_ms), wait_ms - chosen_ms)
     of_wait = min(of_wait, wait_ms - (wait.taking_least_ms or 0.0))
     return max(0.0, of_wait), min(of_rest, step_ms - wait_ms)
+
+
+def _delayed(rank: Measured) -> float:
+    """For what share of the time threads of the job were ready without a CPU, at most: infinite if not known.
+
+    Each thread of a process waited no longer than the one that waited longest.
+    """
+    found = 0.0
+    for each in rank.system.processes:
+        main, others = getattr(each, "run_delay_pct_mean", None), getattr(each, "pool_delay_pct_mean", None)
+        threads = getattr(each, "threads_peak", None)
+        if main is None or threads is None or (others is None and threads > 1):
+            return math.inf
+        found += main / 100 + (threads - 1) * (others or 0.0) / 100
+    return found
 
 
 def _chosen_ms(rank: Measured, delay_ms: float) -> float | None:

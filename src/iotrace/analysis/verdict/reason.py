@@ -15,7 +15,6 @@ from iotrace.analysis.results import (
     FileGroup,
     HotLine,
     LoaderResult,
-    ProcessUse,
     RankReport,
     Recommendation,
     busiest,
@@ -40,7 +39,7 @@ _TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one ch
 _MORE = 1.1  # times what a change is charged with: a gain beyond it is no share of the wait
 _LITTLE = 0.1  # of a wait
 _MUCH_OF_IT = 0.25  # of the transform: reading and decoding that is told with it
-_FEW_CPUS = 0.2  # of those that the training takes
+_FEW_CPUS = 0.2  # of those that the training takes, or of one
 _MANY_STEPS = 20
 _BUILT_IN = (
     "list",
@@ -102,9 +101,9 @@ def ready_text(rank: RankReport) -> str | None:
         gain += f"; the device is busy {percent(device.busy_us / device.span_us)} of the traced steps"
     if competes(rank):
         gain = "no CPU was free"
-        if not _workers_compute_little(rank.system.processes):
+        if not _computes_little(rank):
             gain += ": a loader that computes less may speed up the rest"
-    elif any(stage.of == "threads" for stage in rank.pipeline):
+    elif any(stage.of == "threads" for stage in rank.pipeline) and not _computes_little(rank):
         gain = "its threads share Python's interpreter with the loop: less code in them may speed it up"
     if primary is None or (primary.ready_in_turn_mean or 0.0) < 0.5:
         return gain
@@ -118,8 +117,11 @@ def ready_text(rank: RankReport) -> str | None:
     return f"the loader keeps up: {_found_ready(rank, primary)}; {gain}"
 
 
-def _workers_compute_little(processes: Sequence[ProcessUse]) -> bool:
-    """Whether workers are known to take few CPUs from the training: less work in them frees little."""
+def _computes_little(rank: RankReport) -> bool:
+    """Whether a loader is known to take few CPUs from the training: less work in it frees little."""
+    if rank.pipeline:
+        return sum(stage.busy for stage in rank.pipeline) < _FEW_CPUS
+    processes = rank.system.processes
     workers = [each.cpu_pct_mean for each in processes if each.role.startswith("worker")]
     training = next((each.cpu_pct_mean for each in processes if each.role == "main"), None)
     if not workers or not training:
