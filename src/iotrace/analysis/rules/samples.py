@@ -134,7 +134,8 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         return Remedy(
             f"find out why {item or 'the dataset'} sleeps{where}",
             f"its thread sleeps in {percent(min(1.0, asleep / share))} of that{where}: find what it waits "
-            "for (a network, a lock, another process, a reader that iotrace does not know)",
+            "for (a network, a lock, another process, threads of a library that compute for it, a reader "
+            "that iotrace does not know)",
         )
     if on_cpu < max(asleep, TELLING * share):
         if delayed < MOSTLY:
