@@ -861,3 +861,29 @@ def test_images_that_are_stored_resized_are_not_resized_by_samples(
     found = recommend([facts(unmade_fraction=0.0, **{**images_of, **changes})])
     item = next(item for item in found if item.id == "decode-bound")
     assert item.gain_ms_per_step == pytest.approx(gain_ms)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "members", "remedy"),
+    [
+        (".pt", 1500, "store d/ as few files of arrays, or keep all in memory"),
+        (".json", 1500, "decode once, ahead of training; keep the result"),
+        (".pt", None, "decode once, ahead of training; keep the result"),
+    ],
+)
+def test_files_of_pickled_results_are_not_to_be_decoded_ahead_once_more(
+    suffix: str, members: int | None, remedy: str
+) -> None:
+    rule = rule_of("IO102")
+    group = {"path": "d/", "kind": "directory", "decode_ms": 50.0, "members": members}
+    known = {
+        "cause": "decode",
+        "files": [{"path": f"d/a{suffix}", "decode_ms": 0.1}],
+        "groups": [group],
+        "hot_function": "Graphs.get (train.py:9)",
+    }
+    (found,) = rule.find(facts_of(rule, known))
+    assert found.remedy == remedy
+    assert ("unpickled on its own, in Graphs.get (train.py:9):" in (found.how or found.text)) == (
+        remedy.startswith("store")
+    )

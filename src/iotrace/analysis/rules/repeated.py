@@ -290,7 +290,7 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
     if _is_database(work):
         return (
             f"create an index on the columns of {what} by which samples ask",
-            f"make an index (CREATE INDEX) of the columns of {what} by which samples ask, or ask by its key: "
+            f"make an index (CREATE INDEX) on the columns of {what} by which samples ask, or ask by its key: "
             "without one a query scans its table",
         )
     if work.paths[0].endswith(_PACKED):
