@@ -887,3 +887,20 @@ def test_files_of_pickled_results_are_not_to_be_decoded_ahead_once_more(
     assert ("unpickled on its own, in Graphs.get (train.py:9):" in (found.how or found.text)) == (
         remedy.startswith("store")
     )
+
+
+@pytest.mark.parametrize(
+    ("library", "dataset", "remedy"),
+    [
+        ("monai", "Dataset", "keep what is not random of Dataset: CacheDataset or PersistentDataset"),
+        ("monai", "CacheDataset", "make samples of CacheDataset ahead of training"),  # it does so already
+        ("torchvision", "VOCDetection", "make samples of VOCDetection ahead of training"),
+    ],
+)
+def test_a_library_that_keeps_what_is_not_random_is_named_by_the_class_that_does(
+    library: str, dataset: str, remedy: str
+) -> None:
+    rule = rule_of("IO103")
+    item = {"item": f"{dataset}.__getitem__", "item_library": library, "dataset": dataset}
+    (found,) = rule.find(facts_of(rule, {"cause": "transform", **item}))
+    assert found.remedy == remedy

@@ -30,6 +30,8 @@ from iotrace.analysis.wait.locks import INTERPRETER
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
 
+# Datasets of a library that keep what its transforms made up to the first random one: in memory, on disk.
+_CACHES = {"monai": ("CacheDataset", "PersistentDataset")}
 _COPIES = "copy"  # the module of Python's library
 _BUILTINS = ("list", "tuple", "dict", "range", "str")
 _MAPPED = {"accesses": 900, "apart_fraction": 1.0, "piece_bytes": 4, "gap_bytes": 16384, "major_faults": 0}
@@ -69,6 +71,7 @@ _PIPELINE = {
     {"cause": "transform", "groups": [_IN_COLUMNS]},
     {"cause": "transform", "hot_in": "copy", "hot_line": "train.py:9, in copy's deepcopy"},
     {**_PIPELINE, "waits_at": WaitCode(function="clean (train.py:8)", function_share=0.8)},
+    {"cause": "transform", "item": "Dataset.__getitem__", "item_library": "monai", "dataset": "Dataset"},
     # A library's rows, which it hands to a function of the program.
     {
         "cause": "transform",
@@ -161,6 +164,14 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     if facts.about.item_library and facts.hot_line:  # it calls a function of the program's
         item = f"what {item} calls at {facts.hot_line}"
     elif facts.about.item_library:
+        if (caches := _CACHES.get(facts.about.item_library)) and facts.about.dataset not in caches:
+            return Remedy(
+                f"keep what is not random of {facts.about.dataset}: {' or '.join(caches)}",
+                f"what is not random in {item} is the same in each epoch: keep it by "
+                f"{facts.about.item_library}'s {caches[0]} (in memory) or {caches[1]} (on disk), with the random "
+                "transforms last",
+                most=RESIZED,
+            )
         return Remedy(
             f"make samples of {facts.about.dataset} ahead of training",
             f"{item} is code of a library: do what is not random in it once, ahead of training, and store "
