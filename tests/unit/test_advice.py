@@ -13,6 +13,7 @@ from iotrace.analysis.rules.facts.examples import facts_of, fill
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.facts.making import LockWait, Making
 from iotrace.analysis.rules.model import Finding, rule_of
+from iotrace.analysis.wait.cpus import beside_sleep
 from iotrace.analysis.wait.wait_code import WaitCode
 from tests.support.results import unknown
 from tests.support.rules import recommend
@@ -904,3 +905,35 @@ def test_a_library_that_keeps_what_is_not_random_is_named_by_the_class_that_does
     item = {"item": f"{dataset}.__getitem__", "item_library": library, "dataset": dataset}
     (found,) = rule.find(facts_of(rule, {"cause": "transform", **item}))
     assert found.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("beside", "remedy"),
+    [
+        (0.5, "find what computes on threads while Clips.__getitem__ waits"),
+        (0.1, "find out why Clips.__getitem__ sleeps"),  # the agent's thread, and what sends batches
+    ],
+)
+def test_a_sample_that_sleeps_while_other_threads_of_its_process_compute_may_wait_for_these(
+    beside: float, remedy: str
+) -> None:
+    rule = rule_of("IO103")
+    item = {"item": "Clips.__getitem__ (train.py:9)", "asleep": 1.0, "on_cpu": 0.0, "beside": beside}
+    (found,) = rule.find(facts_of(rule, {"cause": "transform", **item}))
+    assert found.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("used", "asleep", "known", "making", "share"),
+    [
+        (0.20, 0.29, 0.27, 0.5, 0.45),  # a codec's threads
+        (0.05, 0.95, 0.02, 0.9, 0.04),  # a network
+        (0.10, 0.50, 0.50, 0.9, 0.0),  # sampled at other times than the samples were made
+        (0.20, 0.0, 0.27, 0.5, 0.0),
+        (0.20, None, 0.27, 0.5, 0.0),
+    ],
+)
+def test_what_other_threads_compute_is_what_the_process_used_beyond_what_made_samples(
+    used: float, asleep: float | None, known: float, making: float, share: float
+) -> None:
+    assert beside_sleep(used, asleep, known, making) == pytest.approx(share, abs=0.01)
