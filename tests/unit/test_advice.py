@@ -937,3 +937,28 @@ def test_what_other_threads_compute_is_what_the_process_used_beyond_what_made_sa
     used: float, asleep: float | None, known: float, making: float, share: float
 ) -> None:
     assert beside_sleep(used, asleep, known, making) == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("collate", "known", "remedy"),
+    [
+        ("DataCollatorWithPadding.__call__", {}, "pad and stack tensors in a data_collator of your own"),
+        (
+            "Stack",
+            {"samples": 4.0, "batch_bytes": 4e5},
+            "stack tensors of one shape in a collate_fn of your own",
+        ),
+        # Many small tensors, a copy of much, and what is not known.
+        ("Stack", {"samples": 400.0, "batch_bytes": 4e5}, "make samples of fewer, smaller tensors"),
+        ("Stack", {"samples": 4.0, "batch_bytes": 4e8}, "make samples of fewer, smaller tensors"),
+        ("Stack", {"samples": 4.0, "batch_bytes": None}, "make samples of fewer, smaller tensors"),
+    ],
+)
+def test_a_librarys_collating_that_is_no_copy_can_be_done_by_a_function_of_your_own(
+    collate: str, known: dict[str, Any], remedy: str
+) -> None:
+    rule = rule_of("IO104")
+    about = {"collate": collate, "about": {"collate_library": "lib"}}
+    making = Making(collate_asleep=0.0, collate_on_cpu=0.9)
+    (found,) = rule.find(facts_of(rule, {"cause": "collate", "making": making, **about, **known}))
+    assert found.remedy == remedy
