@@ -149,8 +149,8 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     """The training thread itself saves checkpoints again and again, and that takes much of the loop's time.
 
     It does not train meanwhile. A save counts from the opening of its file to the closing, with what syncs
-    and renames it. If a save has ten times the bytes of the model's weights or more, the text says both: an
-    optimizer has two or three times as many at most.
+    and renames it, and removes an older one. If a save has ten times the bytes of the model's weights or
+    more, the text says both: an optimizer has two or three times as many at most.
 
     Remedy: keep out of it what is no weight, such as data that Lightning's `save_hyperparameters` keeps; save
     in the background (`torch.distributed.checkpoint.async_save`; Lightning's `AsyncCheckpointIO`), where

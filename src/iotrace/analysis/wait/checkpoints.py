@@ -24,7 +24,7 @@ _OPENS = ("fopen", "fopen64")
 _OPENING, _CLOSING = ("open", "open64", "openat", *_OPENS), ("close", "fclose")
 _SEVERAL = "metadata"
 SYNCS = frozenset({"fsync", "fdatasync"})
-_ENDS = SYNCS | {"rename"}
+_ENDS = SYNCS | {"rename", "unlink"}  # of an older one that it takes the place of
 # What names a file as a checkpoint: a part of its path, or an ending.
 _WORDS = ("ckpt", "checkpoint")
 _ENDINGS = frozenset({"pt", "pth", "safetensors", "msgpack", "pdparams", "keras", "weights"})
@@ -143,7 +143,7 @@ def saves_of(analysis: RankAnalysis) -> Saves:
 
     One is a call that saves, or 1 MiB or more written to a file that is named so, or in the step of a call
     that saved to memory; with the time in which the thread held the file open, and with the calls that sync
-    and rename it.
+    and rename it, and that remove an older one at once.
     """
     main, session = analysis.rank.main, analysis.session
     tid = main.pid if analysis.loop.thread is None else analysis.loop.thread.tid
