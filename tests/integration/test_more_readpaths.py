@@ -165,6 +165,18 @@ CASES = {
         at_least=True,
         needs="av",
     ),
+    "av-frames": nameless(
+        Case(
+            f"import av\n{VIDEO}",
+            "write_video(PATH)",
+            "with av.open(PATH) as file: assert [each.to_ndarray(format='rgb24').shape for each in "
+            "file.decode(video=0)] == [(64, 64, 3)] * 3; return ONES",
+            "av.VideoFrame.to_ndarray",
+            ".avi",
+            -1,
+        ),
+        "av",
+    ),
     "decord": Case(
         f"import decord\n{VIDEO}",
         "write_video(PATH)",

@@ -130,7 +130,7 @@ def account(
 ) -> Account:
     saves = union(*np.array(saved, np.int64).reshape(-1, 2).T * MS)
     written = union(*(np.array([int(ms * MS)], np.int64) for ms in wrote))
-    monkeypatch.setattr(account_module, "saves_of", lambda _: Saves(*saves, [], 0))
+    monkeypatch.setattr(account_module, "saves_of", lambda _: Saves(*saves, [], []))
     monkeypatch.setattr(account_module, "writes_of", lambda _: written)
     found = account_of(cast(RankAnalysis, run_of(**settings)))
     assert found is not None

@@ -13,6 +13,7 @@ from iotrace.analysis.rules.facts.examples import facts_of, fill
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.facts.making import LockWait, Making
 from iotrace.analysis.rules.model import Finding, rule_of
+from iotrace.analysis.wait.cpus import beside_sleep
 from iotrace.analysis.wait.wait_code import WaitCode
 from tests.support.results import unknown
 from tests.support.rules import recommend
@@ -861,3 +862,103 @@ def test_images_that_are_stored_resized_are_not_resized_by_samples(
     found = recommend([facts(unmade_fraction=0.0, **{**images_of, **changes})])
     item = next(item for item in found if item.id == "decode-bound")
     assert item.gain_ms_per_step == pytest.approx(gain_ms)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "members", "remedy"),
+    [
+        (".pt", 1500, "store d/ as few files of arrays, or keep all in memory"),
+        (".json", 1500, "decode once, ahead of training; keep the result"),
+        (".pt", None, "decode once, ahead of training; keep the result"),
+    ],
+)
+def test_files_of_pickled_results_are_not_to_be_decoded_ahead_once_more(
+    suffix: str, members: int | None, remedy: str
+) -> None:
+    rule = rule_of("IO102")
+    group = {"path": "d/", "kind": "directory", "decode_ms": 50.0, "members": members}
+    known = {
+        "cause": "decode",
+        "files": [{"path": f"d/a{suffix}", "decode_ms": 0.1}],
+        "groups": [group],
+        "hot_function": "Graphs.get (train.py:9)",
+    }
+    (found,) = rule.find(facts_of(rule, known))
+    assert found.remedy == remedy
+    assert ("unpickled on its own, in Graphs.get (train.py:9):" in (found.how or found.text)) == (
+        remedy.startswith("store")
+    )
+
+
+@pytest.mark.parametrize(
+    ("library", "dataset", "remedy"),
+    [
+        ("monai", "Dataset", "keep what is not random of Dataset: CacheDataset or PersistentDataset"),
+        ("monai", "CacheDataset", "make samples of CacheDataset ahead of training"),  # it does so already
+        ("torchvision", "VOCDetection", "make samples of VOCDetection ahead of training"),
+    ],
+)
+def test_a_library_that_keeps_what_is_not_random_is_named_by_the_class_that_does(
+    library: str, dataset: str, remedy: str
+) -> None:
+    rule = rule_of("IO103")
+    item = {"item": f"{dataset}.__getitem__", "item_library": library, "dataset": dataset}
+    (found,) = rule.find(facts_of(rule, {"cause": "transform", **item}))
+    assert found.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("beside", "remedy"),
+    [
+        (0.5, "find what computes on threads while Clips.__getitem__ waits"),
+        (0.1, "find out why Clips.__getitem__ sleeps"),  # the agent's thread, and what sends batches
+    ],
+)
+def test_a_sample_that_sleeps_while_other_threads_of_its_process_compute_may_wait_for_these(
+    beside: float, remedy: str
+) -> None:
+    rule = rule_of("IO103")
+    item = {"item": "Clips.__getitem__ (train.py:9)", "asleep": 1.0, "on_cpu": 0.0, "beside": beside}
+    (found,) = rule.find(facts_of(rule, {"cause": "transform", **item}))
+    assert found.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("used", "asleep", "known", "making", "share"),
+    [
+        (0.20, 0.29, 0.27, 0.5, 0.45),  # a codec's threads
+        (0.05, 0.95, 0.02, 0.9, 0.04),  # a network
+        (0.10, 0.50, 0.50, 0.9, 0.0),  # sampled at other times than the samples were made
+        (0.20, 0.0, 0.27, 0.5, 0.0),
+        (0.20, None, 0.27, 0.5, 0.0),
+    ],
+)
+def test_what_other_threads_compute_is_what_the_process_used_beyond_what_made_samples(
+    used: float, asleep: float | None, known: float, making: float, share: float
+) -> None:
+    assert beside_sleep(used, asleep, known, making) == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("collate", "known", "remedy"),
+    [
+        ("DataCollatorWithPadding.__call__", {}, "pad and stack tensors in a data_collator of your own"),
+        (
+            "Stack",
+            {"samples": 4.0, "batch_bytes": 4e5},
+            "stack tensors of one shape in a collate_fn of your own",
+        ),
+        # Many small tensors, a copy of much, and what is not known.
+        ("Stack", {"samples": 400.0, "batch_bytes": 4e5}, "make samples of fewer, smaller tensors"),
+        ("Stack", {"samples": 4.0, "batch_bytes": 4e8}, "make samples of fewer, smaller tensors"),
+        ("Stack", {"samples": 4.0, "batch_bytes": None}, "make samples of fewer, smaller tensors"),
+    ],
+)
+def test_a_librarys_collating_that_is_no_copy_can_be_done_by_a_function_of_your_own(
+    collate: str, known: dict[str, Any], remedy: str
+) -> None:
+    rule = rule_of("IO104")
+    about = {"collate": collate, "about": {"collate_library": "lib"}}
+    making = Making(collate_asleep=0.0, collate_on_cpu=0.9)
+    (found,) = rule.find(facts_of(rule, {"cause": "collate", "making": making, **about, **known}))
+    assert found.remedy == remedy

@@ -293,6 +293,15 @@ def test_parts_of_a_librarys_call_on_its_threads_are_not_recorded(tmp_path: Path
     ]
 
 
+@pytest.mark.parametrize("memory", [False, True])
+def test_to_wait_for_threads_that_work_on_memory_is_no_reading(tmp_path: Path, memory: bool) -> None:
+    recorder = make_recorder(tmp_path)
+    timed(recorder, lambda: time.sleep(0.02), "convert", KIND_ITEM, own_threads=True, memory=memory)()
+    recorder.close()
+    (process,), _ = read_processes(tmp_path)
+    assert (process.spans["voluntary_switches"][0] > 0) != memory
+
+
 def test_a_librarys_call_may_end_while_its_part_begins(tmp_path: Path) -> None:
     class Ending(list):  # type: ignore[type-arg]
         """The caller of a part: its call ends on another thread as soon as somebody has looked at it."""

@@ -14,7 +14,7 @@ import pytest
 
 from iotrace.agent import bootstrap, checkpoints, patching
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.analysis.wait.checkpoints import in_one_step
+from iotrace.analysis.wait.checkpoints import Saves, _given_name, in_one_step
 from iotrace.session.names import KIND_CHECKPOINT, SPAN_FIELDS
 
 NAME = "torch.serialization"
@@ -87,6 +87,30 @@ def test_a_log_that_stays_open_is_no_checkpoint() -> None:
     steps_ns = np.array([100, 200, 300])
     opened, closed = np.array([10, 110, 150, 10, 310]), np.array([900, 190, 260, 90, 800])
     assert in_one_step(opened, closed, steps_ns).tolist() == [False, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("at_ns", "path", "shown"),
+    [
+        (150, "/tmp/tmpab12", "ck/last.ckpt"),  # written to a passing file, and moved
+        (150, "ck/last.ckpt", "ck/last.ckpt"),
+        (350, "ck/step-3/__0_0.distcp", "ck/step-3/__0_0.distcp"),  # in the directory that was given
+        (350, "other.bin", "ck/step-3"),
+        (250, "/tmp/tmpab12", "/tmp/tmpab12"),  # between the two calls
+        (50, "a.pt", "a.pt"),
+    ],
+)
+def test_a_save_goes_by_the_path_that_the_program_gave(at_ns: int, path: str, shown: str) -> None:
+    named = [(100, 200, "ck/last.ckpt"), (300, 400, "ck/step-3")]
+    assert _given_name(at_ns, path, named) == shown
+    assert _given_name(at_ns, path, []) == path
+
+
+def test_what_is_saved_behind_the_loop_is_not_counted_in_it() -> None:
+    none = np.empty(0, np.int64)
+    files = [(10, "a.ckpt"), (20, "last.ckpt"), (30, "b.ckpt"), (40, "last.ckpt"), (90, "end.ckpt")]
+    saves = Saves(none, none, files, [(at_ns, 7) for at_ns, _ in files])
+    assert saves.within(10, 50) == (["a.ckpt", "last.ckpt", "b.ckpt"], 28)
 
 
 def test_every_module_that_saves_is_hooked() -> None:

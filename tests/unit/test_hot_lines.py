@@ -409,8 +409,7 @@ def test_a_function_whose_lines_share_the_time_is_named_by_its_first_line() -> N
     assert (hot.placed("Rows.__getitem__"), hot.fraction) == ("sampled (data.py:30)", 1.0)
     own = [(4, item(line)) for line in (10, 11, 12)]
     assert found(*own) is None
-    half = found(*spread[:1], (3, item(10)), (3, item(11)), (3, item(12)))
-    assert half is None  # the helper has a third of it
+    assert found(*spread[:1], *((4, item(line)) for line in (11, 12, 13))) is None  # it has a quarter
     stage = [Stack(LOOP, helper(line)) for line in (31, 32, 33) for _ in range(4)]
     assert hot_line(stage, PATHS, of_called=True) is None
     of_stage = hot_line(stage, PATHS, of_called=True, is_known=False)

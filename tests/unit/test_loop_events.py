@@ -203,6 +203,13 @@ def test_a_checkpoint_lasts_while_its_file_is_open() -> None:
     assert (row.file, row.bytes, row.every_steps) == ("ck.tmp", 7 * 900, 5.0)
 
 
+def test_a_checkpoint_lasts_until_the_older_one_is_removed() -> None:
+    calls = (*SAVED, ("unlink", 43.0, 47.0, "old.ckpt"))
+    events, row = only(program(saves=((2.5, 4.0),), calls=calls, longer_ms=60), CHECKPOINT)
+    assert (events.count, events.total_ns) == (7, 7 * 45 * MS)
+    assert (row.file, row.bytes) == ("ck.tmp", 7 * 900)
+
+
 def test_a_burst_of_quick_calls_may_hold_the_opening() -> None:
     calls: tuple[Call, ...] = (("metadata", 2.0, 2.1, "ck.tmp"), *SAVED[1:])
     events, _ = only(program(saves=((2.5, 4.0),), calls=calls, longer_ms=50), CHECKPOINT)

@@ -18,7 +18,7 @@ from iotrace.analysis.rules.repeated import _FILE
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.analysis.wait.rasters import of_rasters
 from iotrace.analysis.wait.repeated_work import _kind_of, _read_fraction, _Target
-from iotrace.analysis.wait.visits import _opened_again
+from iotrace.analysis.wait.visits import _of_file_before, _opened_again
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import RasterInfo
 
@@ -109,6 +109,13 @@ def test_of_a_batch_each_sample_that_opens_the_file_again_begins_anew() -> None:
     again = _opened_again(opens, reading, item, target)
     # The second call only looks whether it is there; that of the next item begins its visit anyhow.
     assert np.flatnonzero(again).tolist() == [4]
+
+
+def test_what_a_library_does_in_memory_is_of_the_file_before_in_the_same_sample() -> None:
+    """Frames are converted, bytes inflated: a video's visit does not end with its first frame."""
+    item, target = np.array([0, 0, 0, 0, 0, 1, 1]), np.array([-2, 2, -2, 4, -2, -2, 2])
+    assert _of_file_before(target, item).tolist() == [-2, 2, 2, 4, 4, -2, 2]
+    assert not len(_of_file_before(target[:0], item[:0]))
 
 
 def test_a_map_that_each_sample_makes_anew_is_opened_again_and_not_decoded() -> None:
@@ -220,6 +227,23 @@ def test_how_much_of_a_video_is_read_is_not_said_to_be_decoded(read: float | Non
     assert found.text.endswith(said)
     assert found.remedy == "store frames as images; near keyframes gain less"
     assert "(ffmpeg -i IN -g 8 OUT)" in (found.how or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "per_sample", "said"),
+    [
+        ("av.InputContainer.decode", 91.0, "again, about 91 frames"),
+        ("cv2.VideoCapture.read", 8.0, "again, about 8 frames"),
+        ("av.InputContainer.decode", 1.0, "again"),
+        ("av.InputContainer.demux", 91.0, "again"),  # packets, of sound too
+    ],
+)
+def test_how_many_frames_of_a_video_a_sample_decodes_is_said(name: str, per_sample: float, said: str) -> None:
+    calls = [{"name": name, "depth": 1, "per_sample": per_sample, "ms_each": 0.5}]
+    work = {**_FILE, "kind": DECODING, "paths": ["d/a.mp4"], "read_fraction": 1.0}
+    facts = facts_of(_IO407, {"repeated": [work], "sample_calls": calls, "causes_ms": {"decode": 58.0}})
+    (found,) = _IO407.find(facts)
+    assert found.text.endswith(said)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from iotrace.analysis.storage.read_pattern import (
     pattern_of,
     ranges_by_place,
 )
-from iotrace.analysis.storage.whole_reads import _of_members
+from iotrace.analysis.storage.whole_reads import _cost_most, _File, _of_members
 from iotrace.launch.telemetry.procfs import mounts_with_files
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.columns import Columns
@@ -337,6 +337,21 @@ def test_files_that_are_read_whole_again_are_blamed_where_they_have_the_wait() -
     )
     report.file_groups[0] = replace(report.file_groups[0], ms=2.0)
     assert blamed_by("IO403", report) == []
+
+
+@pytest.mark.parametrize(
+    ("costs", "is_most"),
+    [
+        ({"d/a.npy": 0.4, "d/a.mp4": 150.0}, False),  # labels beside the videos that cost the wait
+        ({"d/a.npy": 40.0, "d/a.json": 3.0}, True),
+        ({}, True),  # nothing is known, or costs anything
+    ],
+)
+def test_files_that_are_read_whole_are_told_where_they_are_what_the_directory_costs(
+    costs: dict[str, float], is_most: bool
+) -> None:
+    group = unknown(FileGroup, path="d/", ms=sum(costs.values()) or None)
+    assert _cost_most([_File("d/a.npy")], group, costs) == is_most
 
 
 def _maker(

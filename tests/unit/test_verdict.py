@@ -697,9 +697,7 @@ def test_what_is_predicted_of_a_whole_cause_is_a_bound_too() -> None:
 
 
 def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> None:
-    def why(
-        busy: float, workers: int, stage_busy: float | None = None, **cpu_pct: float | None
-    ) -> str | None:
+    def why(busy: float, workers: int, *stages: PipelineStage, **cpu_pct: float | None) -> str | None:
         loader = unknown(LoaderResult, primary=True, workers=workers, ready_in_turn_mean=2.0)
         host = unknown(HostUse, cpu_busy_fraction=busy)
         one = rank(0, 1.0, exposed_ms=1.0, exposed_source="cpu")

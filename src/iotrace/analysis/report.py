@@ -245,7 +245,8 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         groups = _with_chunks(groups, io, analysis)
         passes = passes_by_process(analysis.loaders, rank)
         groups = with_amplification(groups, io, traced[1], rank, paths, _row_groups(analysis), passes)
-    groups = with_whole_reads(groups, traced[1] if traced else {}, analysis, system)
+    files_ms = {each.path: each.ms + each.transform_ms for each in wait.files}
+    groups = with_whole_reads(groups, traced[1] if traced else {}, analysis, system, files_ms)
     groups = with_few_files(groups, analysis)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)

@@ -79,7 +79,9 @@ def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> 
             row.file[:1] in ("", "0") if isinstance(row.file, str) else row.file in finders.OF_ARGUMENTS
         )
         part = of_argument and not (row.threads or row.item)
-        replacement = timed(recorder, original, shown, kind, describe, own_threads=row.threads, part=part)
+        replacement = timed(
+            recorder, original, shown, kind, describe, row.threads, part=part, memory=row.memory
+        )
         # Libraries look for the first frame that is not theirs when they warn (pandas'
         # find_stack_level, skip_file_prefixes): ours passes for a frame of theirs.
         pass_for(replacement, original)

@@ -32,7 +32,7 @@ class Row:
 
     __slots__ = (
         *("about", "call", "chunks", "each", "file", "groups", "item", "least", "library", "made"),
-        *("size", "skip", "threads"),
+        *("memory", "size", "skip", "threads"),
     )
 
     def __init__(
@@ -43,6 +43,7 @@ class Row:
         size: Size = "result",
         *,
         threads: bool = False,
+        memory: bool = False,
         least: int = 0,
         each: bool = False,
         made: bool = False,
@@ -54,6 +55,7 @@ class Row:
     ) -> None:
         self.library, self.call, self.file, self.size = library, call, file, size
         self.threads = threads  # the library works on threads of its own, while the caller sleeps
+        self.memory = memory  # it works on what is in memory: to wait for its threads is no reading
         self.least = least  # calls whose first argument holds fewer bytes are not recorded
         self.each = each  # the call returns an iterator: each of its items is recorded
         self.about = about  # what to record of a file once, from the arguments of a call
@@ -76,7 +78,7 @@ def _pandas(calls: str, parameter: str) -> tuple[Row, ...]:
 
 
 def _inflate(library: str, calls: str, threads: bool = False) -> tuple[Row, ...]:
-    return (Row(library, calls, least=_SMALL_PACKED, threads=threads),)
+    return (Row(library, calls, least=_SMALL_PACKED, threads=threads, memory=threads),)
 
 
 def _opened(
@@ -144,7 +146,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "cv2": (
         Row("cv2", "imread imreadmulti", "0:filename", threads=True),
-        Row("cv2", "imdecode imdecodemulti", threads=True),
+        Row("cv2", "imdecode imdecodemulti", threads=True, memory=True),
         Row("cv2", "VideoCapture.__init__", "1:filename", made=True),
         Row("cv2", "VideoCapture.open", "1:filename", made=True),
         Row("cv2", "VideoCapture.read", "made 0", "result.1", threads=True),
@@ -184,6 +186,10 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("av", "InputContainer.decode demux", "0.name", "", each=True, threads=True),
     ),
     "av.packet": (Row("av", "Packet.decode", "0.stream.container.name", "", threads=True),),
+    # The conversion of a frame's colours may take longer than its decoding; threads of its own do that, too.
+    "av.video.frame": (
+        Row("av", "VideoFrame.to_ndarray to_image to_rgb reformat", size="", threads=True, memory=True),
+    ),
     "decord.video_reader": _opened("decord", "VideoReader.__init__", "1:uri", "next get_batch __getitem__"),
     "decord.audio_reader": (Row("decord", "AudioReader.__init__", "1:uri", "", threads=True),),
     "torchcodec.decoders._video_decoder": _opened(

@@ -92,17 +92,19 @@ def timed(
     own_threads: bool = False,
     samples: int = 0,
     part: bool = False,
+    memory: bool = False,
 ) -> Callable[..., Any]:
     """Wrap `call` so that each call records a span, also one that raises; one that returns makes `samples`.
 
     `describe` runs after the span's end; what it raises is not passed on. With `own_threads` the call works
     on threads of its own: its CPU time is the process's, at most its length, and its run delay is unknown. A
     `part` is not recorded inside such a call, on another thread, where it has no file: that span holds it.
+    A call on `memory` reads nothing: no switch of its thread is counted, as a wait for storage would be one.
     """
     name_id = recorder.text(name)
     if describe is None and not own_threads:
         return _timed_plainly(recorder, call, name_id, kind, samples)
-    return _timed_described(recorder, call, name_id, kind, describe, own_threads, part)
+    return _timed_described(recorder, call, name_id, kind, describe, own_threads, part, memory)
 
 
 def _timed_described(
@@ -113,6 +115,7 @@ def _timed_described(
     describe: Describe | None,
     own_threads: bool,
     part: bool,
+    memory: bool,
 ) -> Callable[..., Any]:
     append, text, border = recorder.spans.append, recorder.text, find_border()
     times, counted = recorder.own_times, 0
@@ -200,7 +203,7 @@ def _timed_described(
                         kind,
                         after[6] - before[6],
                         after[7] - before[7],
-                        after[14] - before[14],
+                        0 if memory else after[14] - before[14],
                         after[15] - before[15],
                         delay_ns,
                     )

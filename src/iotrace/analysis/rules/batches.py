@@ -249,6 +249,9 @@ def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
 
 
 _LARGE_BATCH = 1 << 20
+_BY_LISTS = ("DataCollatorWithPadding",)  # of transformers: the tokenizer's `pad` is of lists
+_LARGE_SAMPLE = 64 << 10  # bytes; many small tensors take long, however few bytes they are
+_COPIED_IN_MS = 50 << 10  # bytes: a copy is 20 times as fast and more, also on a busy host
 _CROWDED = Making(collate_asleep=0.0, collate_on_cpu=0.19)
 
 
@@ -259,6 +262,18 @@ _CROWDED = Making(collate_asleep=0.0, collate_on_cpu=0.19)
     {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0},
     {"cause": "collate", "collate": "pad", "made_ms": 600.0, "making": _CROWDED},
     {"cause": "collate", "collate": "Collater", "about": {"collate_library": "torch_geometric"}},
+    {
+        "cause": "collate",
+        "collate": "DataCollatorWithPadding.__call__",
+        "about": {"collate_library": "transformers"},
+    },
+    {
+        "cause": "collate",
+        "collate": "stack_all",
+        "about": {"collate_library": "timm"},
+        "samples": 4.0,
+        "batch_bytes": 400e3,
+    },
 )
 @silent(
     {"cause": "collate", "collate": "default_collate", "core_free": False},
@@ -273,8 +288,8 @@ def slow_collate(facts: LoaderFacts) -> Iterator[Finding]:
     For a function of the program, the kernel's account shows whether it computed, slept or waited for a CPU.
 
     Remedy: find out what your own function waits for, or compute it once, ahead of training; give a library's
-    fewer and smaller tensors, as nobody makes that compute less; for torch's own, return narrower dtypes, or
-    make a batch at once in `__getitems__`.
+    fewer and smaller tensors, or stack them yourself where it does more than that; for torch's own, return
+    narrower dtypes, or make a batch at once in `__getitems__`.
     """
     if held_up_by(facts, "collate") and not (facts.about.tokenizer or fetched_row_by_row(facts)):
         yield from ended_by(_less_collating(facts), "collate", facts)
@@ -298,14 +313,37 @@ def _less_collating(facts: LoaderFacts) -> Remedy | None:
     return None
 
 
-def _of_library(name: str, library: str, on_cpu: float) -> Remedy:
-    """Nobody makes a library's function compute less: what it is given is the program's."""
+def _of_library(facts: LoaderFacts, name: str, library: str, on_cpu: float) -> Remedy:
+    """Nobody makes a library's function compute less: what it is given is the program's, or who is called."""
+    if name.partition(".")[0] in _BY_LISTS:
+        return Remedy(
+            "pad and stack tensors in a data_collator of your own",
+            f"{name} makes Python's lists of what samples hold, and tensors of these again: pad and stack "
+            "their tensors in a data_collator of your own (pad_sequence, or torch.stack where shapes agree)",
+            at_most=True,
+        )
+    if (converting := _converts(facts)) is not None:
+        return Remedy(
+            "stack tensors of one shape in a collate_fn of your own",
+            f"{name} is {library}'s and does more than copy: {converting}: if samples are tensors of one "
+            "shape, a collate_fn of your own stacks them (torch.stack)",
+            at_most=True,
+        )
     return Remedy(
         "make samples of fewer, smaller tensors",
         f"{name} is {library}'s, computes in {percent(on_cpu)} of that, and puts together all that samples "
         "have: make samples of fewer and smaller tensors, or batches of fewer samples",
         at_most=True,
     )
+
+
+def _converts(facts: LoaderFacts) -> str | None:
+    """Say what it puts together in which time, where that is far from a copy of few large tensors."""
+    collate_ms = facts.causes_ms.get("collate", 0.0) / max(1.0, facts.batches_per_step)
+    batch, samples = facts.batch_bytes or 0.0, facts.samples or 0.0
+    if not samples or batch < _LARGE_SAMPLE * samples or batch > _COPIED_IN_MS * collate_ms:
+        return None
+    return f"a batch of {size(batch)} costs {collate_ms:.0f} ms of wait"
 
 
 def _librarys(facts: LoaderFacts) -> str:
@@ -337,7 +375,7 @@ def _own_collate(facts: LoaderFacts) -> Remedy | None:
     called = ""
     if library := _librarys(facts):
         if not facts.collate_hot or library in facts.collate_hot.split("/"):
-            return _of_library(name, library, on_cpu)
+            return _of_library(facts, name, library, on_cpu)
         called = f" at {facts.collate_hot}"
     return Remedy(
         f"compute less{called or f' in {name}'}, or vectorise it",

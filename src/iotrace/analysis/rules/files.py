@@ -74,6 +74,7 @@ _STORE_AS = (
     ({".tsv"}, *_TABLES),
 )
 _UNPACKED = IMAGES | {".npz"}
+_PICKLED = frozenset({".pt", ".pth", ".pkl", ".pickle"})
 # The program chooses how much of these it reads in a call; of a zarr store the chunks do.
 _ANY_PIECE = frozenset({"", ".npy", ".bin", ".dat", ".raw", ".idx", ".txt", ".jsonl", ".csv", ".tsv"})
 
@@ -215,6 +216,7 @@ _SLIDES = {
     "decode_ms": 50.0,
     "whole_reads": {"files": 40, "times": 3200, "times_per_pass": 80.0, "readers": 2, "in_turn": 80},
 }
+_RESULTS = {"path": "d/", "kind": "directory", "decode_ms": 50.0, "members": 1500}
 _ROWS: dict[str, Any] = {"cause": "decode", "files": [{"path": "d/a.arrow", "decode_ms": 50.0}]}
 
 
@@ -231,6 +233,7 @@ _ROWS: dict[str, Any] = {"cause": "decode", "files": [{"path": "d/a.arrow", "dec
     {"cause": "decode", "files": [{"path": "d/a.h5ad", "decode_ms": 50.0, "arrays": [LOST]}]},
     {**_CLIPS, "making": Making(frames=118.0)},
     {"cause": "decode", "files": [{"path": "d/a.png", "decode_ms": 9.0}], "groups": [_SLIDES]},
+    {"cause": "decode", "files": [{"path": "d/a.pt", "decode_ms": 0.1}], "groups": [_RESULTS]},
     # Images in a dataset are decoded; lists are made of its columns.
     _ROWS,
     {**_ROWS, "making": Making(as_lists=0.9)},
@@ -252,8 +255,8 @@ def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
     hold nothing to decode.
 
     Remedy: depends on the format: other chunks or row groups, lighter compression, a smaller size; or decode
-    once, ahead of training. Of rows: features of a fixed shape, and `set_format`. None for arrays that need
-    no decoding.
+    once, ahead of training. Of many files of pickled results: fewer files, or memory. Of rows: features of a
+    fixed shape, and `set_format`. None for arrays that need no decoding.
     """
     if held_up_by(facts, "decode"):
         yield from ended_by(_less_decoding(facts), "decode", facts)
@@ -303,8 +306,20 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
                 text += f"; stored resized they end most of {facts.hot_line}, too"
                 spared, share = RESIZED, with_resizing(facts, resized)
             return Remedy(short, text + _the_few(target), spared, RESIZED, share=share, change=change)
+    if formats and formats <= _PICKLED and isinstance(target, FileGroup) and target.members:
+        return _in_fewer_files(facts, name, gone)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES, RESIZED)
+
+
+def _in_fewer_files(facts: LoaderFacts, name: str, gone: str) -> Remedy:
+    """Of many pickled files: these are results that somebody has stored ahead of training already."""
+    where = f", in {facts.hot_function}" if facts.hot_function else ""
+    text = (
+        f"each of its files is unpickled on its own{where}: store many samples in one file, as arrays that "
+        "are mapped (numpy.save, mmap_mode='r'), or load all once and keep them where there is room"
+    )
+    return Remedy(f"store {name} as few files of arrays, or keep all in memory", text, gone, RESIZED)
 
 
 def _kept(

@@ -19,11 +19,16 @@ MOSTLY = 0.5  # of the time that writing takes
 _ASYNCHRONOUS = "torch.distributed.checkpoint.async_save"
 _GARBAGE = "gc.disable() and a rare gc.collect(), or fewer objects, or gc.freeze() if the loop keeps them"
 _LARGE, _BEYOND = 8 << 20, 10  # bytes of a save; times those of the weights
+_MOSTLY = 0.5  # of the saving
 _STARTING = 0.25  # of an evaluation
 LEAST_SECONDS = 0.3  # of what recurs, in all
 _EVENTS = {"count": 8, "seconds": 10.4, "loop_seconds": 15.0, "loop_fraction": 0.69, "every_steps": 10.0}
 _EVALUATION = {**_EVENTS, "kind": "evaluation", "seen_seconds": 10.4, "wait_seconds": 0.1, "workers": 2}
 CHECKPOINT = {**_EVENTS, "kind": "checkpoint", "seen_seconds": 10.4, "file": "ck-*.pt", "bytes": 400_000_000}
+_BY_LIGHTNING = {
+    "loop_events": [CHECKPOINT],
+    "trainer": {"ranges": [{"hook": "save_checkpoint", "ms_total": 9000.0}]},
+}
 _SMALL = {"root": "Net", "size_bytes": 59_064}
 _SYNC = {**_EVENTS, "kind": "writing", "seen_seconds": 0.1, "file": "run.log"}
 _PREVIEWS = {
@@ -134,7 +139,7 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
 
 
 @rule("IO504", "recurring-checkpoint", "loop", turn=THE_LOOP, saves_wait=False, of_run=True)
-@fires({"loop_events": [CHECKPOINT]}, {"loop_events": [CHECKPOINT], "models": [_SMALL]})
+@fires({"loop_events": [CHECKPOINT]}, {"loop_events": [CHECKPOINT], "models": [_SMALL]}, _BY_LIGHTNING)
 @silent(
     {"loop_events": [{**CHECKPOINT, **_ONCE}]},
     {"loop_events": [{**CHECKPOINT, **_RARE}]},
@@ -144,29 +149,43 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     """The training thread itself saves checkpoints again and again, and that takes much of the loop's time.
 
     It does not train meanwhile. A save counts from the opening of its file to the closing, with what syncs
-    and renames it. If a save has ten times the bytes of the model's weights or more, the text says both: an
-    optimizer has two or three times as many at most.
+    and renames it, and removes an older one. If a save has ten times the bytes of the model's weights or
+    more, the text says both: an optimizer has two or three times as many at most.
 
     Remedy: keep out of it what is no weight, such as data that Lightning's `save_hyperparameters` keeps; save
-    in the background (`torch.distributed.checkpoint.async_save`), where collecting and pickling stay with the
-    training thread's interpreter, or less often.
+    in the background (`torch.distributed.checkpoint.async_save`; Lightning's `AsyncCheckpointIO`), where
+    collecting and pickling stay with the training thread's interpreter, or less often.
     """
     weights = sum(model.size_bytes or 0 for model in facts.report.models)
     for events, evidence in _recurring(facts, "checkpoint", least_of_loop):
-        text, remedy = events.said, f"save checkpoints in the background ({_ASYNCHRONOUS}), or less often"
+        text, remedy, how = events.said, *_save_less(facts, events)
         each = (events.bytes or 0) / max(events.count, events.files or 0)
         if weights and each >= max(_LARGE, _BEYOND * weights):
             has = f"a save has {size(each)}, the model's weights {size(weights)}"
             text += f"; {has}"
-            remedy = f"keep out of checkpoints what is no weight ({has}); or {remedy}"
+            remedy, how = f"keep out of checkpoints what is no weight ({has}); or {remedy}", ""
         yield Finding(
             text=text,
             remedy=remedy,
+            how=how,
             evidence=evidence,
             level=_level(events),
             is_main_cause=leads(facts, events),
             **_bound(_most_ms(facts, events)),  # a thread that saves takes turns with the training
         )
+
+
+def _save_less(facts: RankFacts, events: LoopEvents) -> tuple[str, str]:
+    """How to save for less of the loop, in short and with more: a trainer has settings of its own."""
+    ranges = [] if facts.report.trainer is None else facts.report.trainer.ranges
+    by_trainer_ms = sum(each.ms_total for each in ranges if each.hook == "save_checkpoint")
+    if by_trainer_ms < _MOSTLY * events.seconds * 1e3:
+        return f"save checkpoints in the background ({_ASYNCHRONOUS}), or less often", ""
+    return (
+        "save checkpoints less often, or in the background (AsyncCheckpointIO)",
+        "save less often (ModelCheckpoint's every_n_epochs or every_n_train_steps), or in the background "
+        '(Trainer(plugins=[AsyncCheckpointIO()])); where save_last=True writes a copy, "link" spares it',
+    )
 
 
 @rule("IO505", "recurring-sync", "loop", turn=THE_LOOP, saves_wait=False)

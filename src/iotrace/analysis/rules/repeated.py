@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from iotrace.analysis.results import (
     ASKING,
@@ -15,6 +15,7 @@ from iotrace.analysis.results import (
     ChunkedArray,
     Evidence,
     RepeatedWork,
+    SampleCall,
 )
 from iotrace.analysis.rules.chunks import CHUNKED, WHOLE_AGAIN, a_part_of, read_whole_again, suffix_of
 from iotrace.analysis.rules.facts.rank import RankFacts
@@ -34,6 +35,8 @@ _PARTS = {
 }
 _FIRST = "IO300"  # before who takes CPUs: what is not done needs none
 _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".wmv", ".ts")
+_EACH_FRAME = ("av.InputContainer.decode", "cv2.VideoCapture.read")  # one call for each frame
+_MANY_FRAMES = 2
 _LISTED_ARCHIVE = ".zip"  # which names its members at its end; read when it is opened
 # A window lies across four tiles of its own size; tiles are worth it where they spare most of the decoding.
 _CROSSED, _SPARED = 4, 0.5
@@ -157,7 +160,7 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
     does = {
         LISTING: f"listing {names}",
         READING_AGAIN: f"reading {_share(work)} {names} again",
-        DECODING: _decoding(work, names),
+        DECODING: _decoding(work, names, facts.report.sample_calls),
         OPENING: f"opening {names} again, before it reads data",
         ASKING: f"asking for files in {names} that it does not open",
     }[work.kind]
@@ -170,12 +173,20 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
     return f"{who} spends {of} {does}{rare}{_blocks(work)}{f', most of it {where}' if work.site else ''}"
 
 
-def _decoding(work: RepeatedWork, names: str) -> str:
+def _decoding(work: RepeatedWork, names: str, calls: Iterable[SampleCall]) -> str:
     """Say what it decodes; how much of a file it reads for that is seen, not how much of it is decoded."""
     verb = "scanning" if _is_database(work) else "decoding"
     if _reads_all(work):
-        return f"{verb} {_share(work)} {names} again"
-    return f"{verb} {names} (it reads {percent(work.read_fraction or 0.0)} of that)"
+        return f"{verb} {_share(work)} {names} again{_frames(work, calls)}"
+    return f"{verb} {names} (it reads {percent(work.read_fraction or 0.0)} of that){_frames(work, calls)}"
+
+
+def _frames(work: RepeatedWork, calls: Iterable[SampleCall]) -> str:
+    """How many frames of a video its library gives for each sample, as far as each is a call."""
+    if not work.paths[0].endswith(_VIDEOS):
+        return ""
+    frames = max((each.per_sample for each in calls if each.name in _EACH_FRAME), default=0.0)
+    return f", about {frames:.0f} frames" if frames >= _MANY_FRAMES else ""
 
 
 def _is_tiled_better(work: RepeatedWork) -> bool:
@@ -279,7 +290,7 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
     if _is_database(work):
         return (
             f"create an index on the columns of {what} by which samples ask",
-            f"make an index (CREATE INDEX) of the columns of {what} by which samples ask, or ask by its key: "
+            f"make an index (CREATE INDEX) on the columns of {what} by which samples ask, or ask by its key: "
             "without one a query scans its table",
         )
     if work.paths[0].endswith(_PACKED):

@@ -30,7 +30,10 @@ from iotrace.analysis.wait.locks import INTERPRETER
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
 
+# Datasets of a library that keep what its transforms made up to the first random one: in memory, on disk.
+_CACHES = {"monai": ("CacheDataset", "PersistentDataset")}
 _COPIES = "copy"  # the module of Python's library
+_BESIDE = 0.25  # of its sleep: how long other threads compute; the agent's, and sending, are below a tenth
 _BUILTINS = ("list", "tuple", "dict", "range", "str")
 _MAPPED = {"accesses": 900, "apart_fraction": 1.0, "piece_bytes": 4, "gap_bytes": 16384, "major_faults": 0}
 _IN_COLUMNS = {"path": "d/a.npy", "transform_ms": 45.0, "amplification": {"mapped": _MAPPED}}
@@ -62,6 +65,7 @@ _PIPELINE = {
     _ASLEEP,
     {**_ASLEEP, "hot_in": "zarr", "files": _IN_STORES},
     {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True},
+    {**_ASLEEP, "item": "Clips.__getitem__ (train.py:9)", "beside": 0.5},
     {**_ASLEEP, **_STAGES},
     {"cause": "transform", "asleep": 0.0, "on_cpu": 0.1, **_STAGES, "waits_alone": True},
     {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
@@ -69,6 +73,7 @@ _PIPELINE = {
     {"cause": "transform", "groups": [_IN_COLUMNS]},
     {"cause": "transform", "hot_in": "copy", "hot_line": "train.py:9, in copy's deepcopy"},
     {**_PIPELINE, "waits_at": WaitCode(function="clean (train.py:8)", function_share=0.8)},
+    {"cause": "transform", "item": "Dataset.__getitem__", "item_library": "monai", "dataset": "Dataset"},
     # A library's rows, which it hands to a function of the program.
     {
         "cause": "transform",
@@ -96,7 +101,8 @@ def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
     only CPU time counts, as far as the loop would wait for it without them, too.
 
     Remedy: precompute what is not random, vectorise the rest; keep a file open that each sample opens; store
-    an array transposed if samples take its columns; or find what a thread that sleeps waits for.
+    an array transposed if samples take its columns; or find what a thread that sleeps waits for. If other
+    threads of its process compute meanwhile, these may be a library's that work for it.
     """
     known = facts.about.fed_by or fetched_row_by_row(facts) or any(samples_in_turns(facts))
     if held_up_by(facts, "transform") and not known:
@@ -131,10 +137,17 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         at, where = facts.waits_at, ""
         if at.line and asleep / share + at.share >= 1 + MOSTLY:  # so much of its sleep is there at the least
             where = f" in {at.line}"
+        if facts.beside >= _BESIDE:
+            return Remedy(
+                f"find what computes on threads while {item or 'the dataset'} waits",
+                f"its thread sleeps in {percent(min(1.0, asleep / share))} of that{where}, while other "
+                "threads of its process compute: if they are a library's, such as a codec's, have it do less",
+            )
         return Remedy(
             f"find out why {item or 'the dataset'} sleeps{where}",
             f"its thread sleeps in {percent(min(1.0, asleep / share))} of that{where}: find what it waits "
-            "for (a network, a lock, another process, a reader that iotrace does not know)",
+            "for (a network, a lock, another process, threads of a library that compute for it, a reader "
+            "that iotrace does not know)",
         )
     if on_cpu < max(asleep, TELLING * share):
         if delayed < MOSTLY:
@@ -160,6 +173,14 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     if facts.about.item_library and facts.hot_line:  # it calls a function of the program's
         item = f"what {item} calls at {facts.hot_line}"
     elif facts.about.item_library:
+        if (caches := _CACHES.get(facts.about.item_library)) and facts.about.dataset not in caches:
+            return Remedy(
+                f"keep what is not random of {facts.about.dataset}: {' or '.join(caches)}",
+                f"what is not random in {item} is the same in each epoch: keep it by "
+                f"{facts.about.item_library}'s {caches[0]} (in memory) or {caches[1]} (on disk), with the "
+                "random transforms last",
+                most=RESIZED,
+            )
         return Remedy(
             f"make samples of {facts.about.dataset} ahead of training",
             f"{item} is code of a library: do what is not random in it once, ahead of training, and store "

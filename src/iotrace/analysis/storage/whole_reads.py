@@ -52,6 +52,7 @@ _WORTH = 1.5  # calls / those that are needed
 _AGAIN = 4  # times a pass: fewer may be one sample's, of a file that holds no other
 _EACH_BATCH = 0.9  # of the batches have a call: a worker that left took some along
 _PLACED = 0.9  # of the bytes read lie at places that are known
+_OF_COST = 0.5
 _OF_MEMORY = 0.5  # of what was available at least: what kept files may take
 _DECODED_AT_MOST = 16  # bytes in memory for one of the file, where no call tells
 
@@ -81,9 +82,17 @@ class _File(msgspec.Struct):
 
 
 def with_whole_reads(
-    groups: Sequence[FileGroup], calls: Mapping[str, FileCalls], analysis: RankAnalysis, system: System
+    groups: Sequence[FileGroup],
+    calls: Mapping[str, FileCalls],
+    analysis: RankAnalysis,
+    system: System,
+    files_ms: Mapping[str, float],
 ) -> list[FileGroup]:
-    """Add to each group how often its files were read whole, where once in each process would have done."""
+    """Add to each group how often its files were read whole, where once in each process would have done.
+
+    `files_ms` is what each file costs of a step's wait: of a directory of videos and their small labels,
+    the labels that are read whole are not what it costs.
+    """
     processes, passes = analysis.rank.processes, passes_of(analysis.loaders)
     files = _files(processes, analysis.session.paths) if passes else {}
     if not files or not passes:
@@ -98,6 +107,8 @@ def with_whole_reads(
         own = by_group.get(group.path, [])
         times = sum(file.times for file in own)
         once = sum(sum(needed[pid] for pid in file.calls) for file in own)
+        if not _cost_most(own, group, files_ms):
+            own = []
         if own and times >= max(_WORTH * once, _AGAIN * passes * len(own), _EACH_BATCH * batches):
             whole = _whole_reads(own, passes, room_bytes)
             if not whole.fits:
@@ -106,6 +117,11 @@ def with_whole_reads(
             group = replace(group, whole_reads=whole)
         found.append(group)
     return found
+
+
+def _cost_most(files: Sequence[_File], group: FileGroup, files_ms: Mapping[str, float]) -> bool:
+    """Whether most of what the group costs is these files'; where it costs nothing that is not asked."""
+    return sum(files_ms.get(file.path, 0.0) for file in files) >= _OF_COST * group.cost_ms
 
 
 def _whole_reads(files: Sequence[_File], passes: int, room_bytes: int | None) -> WholeReads:

@@ -20,6 +20,7 @@ from iotrace.analysis.rules.model import THE_DEVICE, THE_LOOP, rule_of
 from iotrace.analysis.verdict.reason import is_of_lists, of_another
 from iotrace.analysis.wait.data_wait import QUICKER, device_waits, quicker_by, taking_is_work
 
+_SAMPLING = "IO217"  # what it saves of the wait the training thread itself computes
 _MORE_CPUS = ("IO302", "IO303")  # rules whose remedy gives the same work more of the host's CPUs
 _TAKEN = 0.2  # of the CPUs, by other programs: what a thread's queueing depends on
 _SEVERAL_THREADS = 1.5  # CPUs that the training keeps busy: its thread waits for others, which may lack one
@@ -68,7 +69,8 @@ def gain_of(item: Recommendation, rank: RankReport) -> FixGain:
             most_ms = max(gain_ms, min(most_ms, _beyond_computing_ms(rank, step_ms)))
     if most_ms is not None and item.code in _MORE_CPUS:
         most_ms = max(gain_ms, min(most_ms, _beyond_work_ms(rank)))
-    if not saves_wait(item) and interval_ms is None and _lacks_free_cpus(rank):
+    is_of_thread = not saves_wait(item) or item.code == _SAMPLING
+    if is_of_thread and interval_ms is None and _lacks_free_cpus(rank):
         most_ms = None  # a thread that computes less queues for less behind other programs, too
     if interval_ms is not None:
         interval_ms = [interval_ms[0], max(gain_ms, interval_ms[1] if most_ms is None else most_ms)]

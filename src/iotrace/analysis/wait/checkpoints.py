@@ -6,6 +6,7 @@ Definitions: docs/definitions.md, "loop_events".
 from __future__ import annotations
 
 import posixpath
+from bisect import bisect_right
 
 import msgspec
 import numpy as np
@@ -23,7 +24,7 @@ _OPENS = ("fopen", "fopen64")
 _OPENING, _CLOSING = ("open", "open64", "openat", *_OPENS), ("close", "fclose")
 _SEVERAL = "metadata"
 SYNCS = frozenset({"fsync", "fdatasync"})
-_ENDS = SYNCS | {"rename"}
+_ENDS = SYNCS | {"rename", "unlink"}  # of an older one that it takes the place of
 # What names a file as a checkpoint: a part of its path, or an ending.
 _WORDS = ("ckpt", "checkpoint")
 _ENDINGS = frozenset({"pt", "pth", "safetensors", "msgpack", "pdparams", "keras", "weights"})
@@ -121,12 +122,20 @@ def _accounted(analysis: RankAnalysis, start_ns: int, end_ns: int) -> int:
 
 
 class Saves(msgspec.Struct, frozen=True):
-    """When a thread saved checkpoints, sorted and disjoint; the files, and the bytes that calls show."""
+    """When a thread saved checkpoints, sorted and disjoint; to which files, and the bytes that calls show.
+
+    Each file, and each size, has a time in the save.
+    """
 
     starts: Times
     ends: Times
-    files: list[str]
-    bytes: int
+    files: list[tuple[int, str]]
+    sizes: list[tuple[int, int]]
+
+    def within(self, start_ns: int, end_ns: int) -> tuple[list[str], int]:
+        """The files that were saved to between two times, each once, and the bytes."""
+        files = dict.fromkeys(file for at_ns, file in self.files if start_ns <= at_ns < end_ns)
+        return [*files], sum(size for at_ns, size in self.sizes if start_ns <= at_ns < end_ns)
 
 
 def saves_of(analysis: RankAnalysis) -> Saves:
@@ -134,7 +143,7 @@ def saves_of(analysis: RankAnalysis) -> Saves:
 
     One is a call that saves, or 1 MiB or more written to a file that is named so, or in the step of a call
     that saved to memory; with the time in which the thread held the file open, and with the calls that sync
-    and rename it.
+    and rename it, and that remove an older one at once.
     """
     main, session = analysis.rank.main, analysis.session
     tid = main.pid if analysis.loop.thread is None else analysis.loop.thread.tid
@@ -155,14 +164,39 @@ def saves_of(analysis: RankAnalysis) -> Saves:
         at = int(np.searchsorted(starts, begin_ns, side="right")) - 1
         if at >= 0 and begin_ns - ends[at] <= _SAME_WRITING_NS:
             ends[at] = max(ends[at], end_ns)
-    named = [main.texts.get(number) for number in spans["file"].tolist()]
-    files = [session.paths.shown(calls.files[number]) for number in file[own].tolist()]
-    files += [session.paths.shown(each) for each in named if each] if not files else []
+    named = _named(analysis, spans)
+    shown = [session.paths.shown(calls.files[number]) for number in file[own].tolist()]
+    files = [*zip(opened[own].tolist(), shown, strict=True)] or [(each[0], each[2]) for each in named]
+    files += zip(writing.starts.tolist(), writing.files, strict=True)
+    held, wrote = (opened[own], written[own]), (writing.starts, writing.sizes)
+    at_ns, sizes = held if held[1].sum() >= wrote[1].sum() else wrote
     return Saves(
         *union(starts, ends),
-        [*dict.fromkeys([*files, *writing.files])],
-        max(int(written[own].sum()), int(writing.sizes.sum())),
+        [(at_ns, _given_name(at_ns, each, named)) for at_ns, each in files],
+        [*zip(at_ns.tolist(), sizes.tolist(), strict=True)],
     )
+
+
+def _named(analysis: RankAnalysis, spans: npt.NDArray[np.void]) -> list[tuple[int, int, str]]:
+    """When calls ran that had a path to save to: from, to, the path; of one within another the outer."""
+    texts, found = analysis.rank.main.texts, list[tuple[int, int, str]]()
+    starts, ends = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
+    for at in np.lexsort((-ends, starts)).tolist():
+        path, start_ns = texts.get(int(spans["file"][at])), int(starts[at])
+        if path and (not found or start_ns >= found[-1][1]):
+            found.append((start_ns, int(ends[at]), analysis.session.paths.shown(path)))
+    return found
+
+
+def _given_name(at_ns: int, path: str, named: list[tuple[int, int, str]]) -> str:
+    """The path that the program saves to: who writes it may write to a passing file, and move that there.
+
+    A file in a directory that was given stays itself.
+    """
+    at = bisect_right(named, at_ns, key=lambda each: each[0]) - 1
+    if at < 0 or at_ns >= named[at][1] or path.startswith(f"{named[at][2].rstrip('/')}/"):
+        return path
+    return named[at][2]
 
 
 def in_one_step(opened: Times, closed: Times, steps_ns: Times) -> npt.NDArray[np.bool_]:

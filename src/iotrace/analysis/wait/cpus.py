@@ -259,6 +259,27 @@ def asleep_for_pool(analysis: RankAnalysis, report: RankReport) -> float | None:
     return asleep if busy >= _BUSY * slept and delayed >= _MOSTLY * busy else None
 
 
+def computed_beside(analysis: RankAnalysis, report: RankReport, source: LoaderRun) -> float:
+    """How long other threads of the workers compute, as a share of what the samples' own threads sleep.
+
+    By all that the processes computed, also on threads that lived for one call. 0: it is not known. What they
+    compute to put samples together, and to send them, is in it.
+    """
+    workers = [each for each in report.system.processes if each.role != "main"]
+    used = _mean([each.cpu_pct_mean for each in workers])
+    if used is None or not source.description.workers or source.description.pool or not len(analysis.kept):
+        return 0.0
+    asleep, on_cpu, _, threaded_cpu = samples_made(analysis, source)
+    making = _making(analysis)
+    return beside_sleep(used, asleep, (on_cpu or 0.0) + threaded_cpu, making)
+
+
+def beside_sleep(used: float, asleep: float | None, known: float, making: float) -> float:
+    """Of processes that used so much of the time: what is not `known` of the making, by its sleep."""
+    slept = (asleep or 0.0) * making
+    return max(0.0, used - known * making) / slept if slept > 0 else 0.0
+
+
 def decoding_without_cpu(analysis: RankAnalysis, report: RankReport) -> float | None:
     """Return in what share of its decoding zarr's threads had no CPU; None: they had, or hardly worked.
 

@@ -226,7 +226,7 @@ def hot_line(
     is_named = named is not None and library is not None
     return HotLine(
         line=line.at(paths),
-        function=_own_name(line.function),
+        function=own_name(line.function),
         # A function that stands in for another passes for it by its file, not by its name.
         calls=None if named is None or library is None else _called(named),
         library=library or None,
@@ -248,7 +248,7 @@ def _function_of_most(lines: Counter[Frame]) -> tuple[Frame | None, int]:
     return Frame(file, function, first_line, first_line), count
 
 
-def _own_name(function: str) -> str | None:
+def own_name(function: str) -> str | None:
     """Name a function without those that it is defined in; a comprehension goes by the one that has it."""
     while function.endswith(_COMPREHENSIONS):
         function = function.rpartition(".<locals>.")[0]

@@ -28,7 +28,7 @@ from iotrace.analysis.loop.iterations import ends_with_batches, evaluations_of, 
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, HotLine, LoopCode, LoopEvents
-from iotrace.analysis.wait.checkpoints import saves_of
+from iotrace.analysis.wait.checkpoints import Saves, saves_of
 from iotrace.analysis.wait.collector import collector_of
 from iotrace.analysis.wait.compiling import COMPILERS, compiled_in, compiler_of, late_steps, pauses_of
 from iotrace.analysis.wait.loop_code import CodeSamples
@@ -105,9 +105,10 @@ def loop_events(analysis: RankAnalysis) -> list[Events]:
     posix = analysis.session.posix_on
     found: list[tuple[str, _Found]] = [
         (EVALUATION, (evaluating, [], None)),
-        (CHECKPOINT, (saving, saves.files, saves.bytes if posix else None)),
+        (CHECKPOINT, (saving, [], None)),
     ]
     events = [_events(analysis, kind, each, end_ns) for kind, each in found]
+    events[1] = _with_saved(events[1], saves, posix)
     busy = [(each.starts, each.ends) for each in events]
     events[0] = _with_files(analysis, events[0])
     events.append(_writing(analysis, busy, end_ns))
@@ -198,6 +199,14 @@ def _events(analysis: RankAnalysis, kind: str, found: _Found, end_ns: int) -> Ev
     if not (inside & (numbers < len(steps))).any():
         inside &= False
     return Events(kind, starts[inside], ends[inside], numbers[inside], files, size)
+
+
+def _with_saved(events: Events, saves: Saves, posix: bool) -> Events:
+    """Add the files, and what was written to them, of the saves that lie in the loop."""
+    if not len(events.starts):
+        return events
+    files, written = saves.within(int(events.starts[0]), int(events.ends[-1]))
+    return msgspec.structs.replace(events, files=files, bytes=written if posix else None)
 
 
 def _end_ns(analysis: RankAnalysis, evaluating: Intervals) -> int:

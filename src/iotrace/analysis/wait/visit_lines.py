@@ -11,7 +11,7 @@ import numpy as np
 from iotrace.analysis.intervals import Times, distinct, holding, union
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES
-from iotrace.analysis.wait.hot_lines import Frame, Stack, stack_samples
+from iotrace.analysis.wait.hot_lines import Frame, Stack, own_name, stack_samples
 from iotrace.analysis.wait.visits import Visits
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.records import LoopStacks
@@ -40,7 +40,7 @@ def site_of(analysis: RankAnalysis, found: Sequence[Visits], targets: Times) -> 
     most, count = calls.most_common(1)[0] if calls else (None, 0)
     if most is None or whole < FEWEST_SAMPLES or count < _MOSTLY * whole:
         return None
-    return f"{most.function} ({most.at(analysis.session.paths)})"
+    return f"{own_name(most.function) or most.function} ({most.at(analysis.session.paths)})"
 
 
 def _caller(stack: Stack, libraries: Iterable[str]) -> Frame | None:

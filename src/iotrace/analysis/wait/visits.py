@@ -122,13 +122,15 @@ def visits_of(
     order = np.lexsort((starts, item))
     order = order[item[order] >= 0]
     item, target, starts, ends = (each[order] for each in (item, target, starts, ends))
-    given = np.append(np.zeros(len(own), np.int64), spans["bytes"].clip(0))[order]
+    has_file = target >= 0
+    target = _of_file_before(target, item)
+    given = np.append(np.zeros(len(own), np.int64), spans["bytes"].clip(0))[order] * has_file
     sizes = np.append(sizes, np.zeros(len(spans), np.int64))[order]
     new_item = np.append(True, item[1:] != item[:-1])[: len(item)]
     paused = (target & 1 == 1) & (target >= 0) & (starts - np.append(0, ends[:-1])[: len(ends)] > _PAUSE_NS)
     samples = samples_of(made, items)
     opens = np.append(own.named(OPENS | _OPENED_IN), np.zeros(len(spans), np.bool_))[order]
-    again = _opened_again(opens & (samples[item] > 1), ~is_call[order], item, target)
+    again = _opened_again(opens & (samples[item] > 1), ~is_call[order] & has_file, item, target)
     first = np.flatnonzero(
         new_item | paused | again | np.append(True, target[1:] != target[:-1])[: len(item)]
     )
@@ -136,7 +138,11 @@ def visits_of(
     asked = (target[first] & 1).astype(np.bool_) & (target[first] >= 0)
     in_calls = np.maximum.reduceat(ends, first) if len(first) else ends
     until = np.where(last_of_item | asked, in_calls, np.append(starts[first][1:], 0)[: len(first)])
-    reading = np.minimum.reduceat(np.where(is_call[order], NEVER, starts), first) if len(first) else starts
+    reading = (
+        np.minimum.reduceat(np.where(is_call[order] | ~has_file, NEVER, starts), first)
+        if len(first)
+        else starts
+    )
     return Visits(
         process=process,
         items=len(items),
@@ -150,6 +156,17 @@ def visits_of(
         item=item[first],
         target=target[first],
     )
+
+
+def _of_file_before(target: Times, item: Times) -> Times:
+    """Have a library's calls without a file, as they work on what is in memory, belong to the file before.
+
+    That is the one which the item has turned to last: its frames are converted, its bytes inflated.
+    """
+    if not len(target):
+        return target
+    last = np.maximum.accumulate(np.where(target >= 0, np.arange(len(target)), 0))
+    return np.where(item[last] == item, target[last], target)
 
 
 def _opened_again(

@@ -103,6 +103,7 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "io": files and {"files": files},
         "loop_reads": changes.pop("loop_reads", None),
         "phases_ms": changes.pop("phases_ms", {}),
+        "trainer": changes.pop("trainer", None),
         "startup": imports
         and {
             "seconds": imports["first_step"],

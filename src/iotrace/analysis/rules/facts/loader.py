@@ -62,7 +62,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     Of `epochs`, its passes, `epochs_ended` came to their end; None: unknown.
     `inner_workers` are those of a loader that its own samples iterate: no worker of torch's may start any.
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
-    its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making
+    its batches. `core_free`: the cores were not all busy. `beside`: how long other threads of the
+    workers compute, as a share of what the samples' own sleep. `asleep` and `on_cpu` are shares of the making
     of its samples, outside calls of libraries that work on threads of their own: these take `threaded` of
     it, and compute in `threaded_cpu` at least. `waits_alone`: others took CPUs, and without them the loop
     would wait, too, for 5 % of a step or more; `others_may_make_it`: perhaps for less than 10 %. `called`
@@ -138,6 +139,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     accelerated: bool = False
     asleep: float | None = None
     on_cpu: float | None = None
+    beside: float = 0.0
     threaded: float = 0.0
     threaded_cpu: float = 0.0
     waits_alone: bool = False

@@ -27,7 +27,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts, TakenFrom
 from iotrace.analysis.rules.facts.making import making_of
-from iotrace.analysis.wait.cpus import asleep_for_pool, replayed, samples_made
+from iotrace.analysis.wait.cpus import asleep_for_pool, computed_beside, replayed, samples_made
 from iotrace.analysis.wait.data_wait import (
     KEPT_UP_PERCENT,
     MODERATELY_PERCENT,
@@ -159,6 +159,7 @@ def _facts(
         accelerated=wait.exposed_source in ("cuda_events", "kernels"),
         asleep=asleep,
         on_cpu=on_cpu,
+        beside=computed_beside(analysis, report, source),
         threaded=threaded,
         threaded_cpu=threaded_cpu,
         waits_alone=_waits_alone(report),
