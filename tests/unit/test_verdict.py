@@ -47,6 +47,7 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.rules.facts.job import JobFacts, LateRank, job_facts
+from iotrace.analysis.rules.waste import _of_layout
 from iotrace.analysis.verdict.gains import fixes_of, with_other_ranks
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
@@ -844,3 +845,23 @@ def test_a_fix_of_another_cause_than_the_verdicts_says_of_which() -> None:
     # It gains 10 ms: more than it is charged with, as batches are made while the loop computes, too.
     assert text(transform=30.0, transport=12.0, decode=8.0) == "do (decode: 21 % of making a batch)"
     assert text(transform=10.0, decode=40.0) == "do"
+
+
+def test_chunks_of_several_arrays_of_a_store_are_one_reason() -> None:
+    """Each of them costs a third of the wait: together they are what makes decoding slow."""
+
+    def reasons(used: int) -> list[str]:
+        arrays = [
+            unknown(
+                ChunkedArray, path=f"s.zarr/{name}", dataset="", used_bytes=used,
+                decoded_at_least_bytes=2_400, decoded_at_most_bytes=2_400, predicted_bytes=used, suggested_chunk=[1],
+            )
+            for name in "tuv"
+        ]  # fmt: skip
+        group = unknown(FileGroup, path="s.zarr", ms=60.0, amplification=Amplification(why="", arrays=arrays))
+        costs = {array.path: 20.0 for array in arrays}
+        return [f"{seen[0]}, {cost} ms" for cost, seen in _of_layout(group, costs, "an epoch") if seen]
+
+    assert reasons(100) == [
+        "its chunks do not fit what a sample reads: 24 bytes are decoded for each byte used, 60.0 ms"
+    ]

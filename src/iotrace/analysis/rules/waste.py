@@ -232,8 +232,11 @@ def _of_layout(
 ) -> Iterator[tuple[float | None, Seen | None]]:
     if group.amplification is None:
         return
-    for array in group.amplification.arrays:
-        yield costs.get(array.path), _of_array(array)
+    arrays = group.amplification.arrays
+    for array in arrays:
+        if read_whole_again([array]):
+            yield costs.get(array.path), _of_whole_array(array)
+    yield _of_chunks([each for each in arrays if not read_whole_again([each])], costs)
     yield _of_row_groups(group.amplification.row_groups, costs, per)
     yield group.ms, _of_map(group.amplification)
 
@@ -249,23 +252,36 @@ def _of_whole_reads(found: WholeReads | None, per: str) -> Seen | None:
     )
 
 
-def _of_array(array: ChunkedArray) -> Seen | None:
-    if read_whole_again([array]):
-        text = (
-            f"accesses read all of {array.dataset.lstrip('/') or 'it'} ({size(array.array_bytes)}) each time"
-        )
-        return _seen(text, whole_reads=array.complete, predicted_reads=array.complete_once)
-    if not spares_decoding(array) or array.predicted_bytes is None:
-        return None
-    ratio = digits(array.decoded_at_least_bytes / array.used_bytes, 2)
-    if array.decoded_at_most_bytes != array.decoded_at_least_bytes:
-        ratio = f"at least {ratio}"
+def _of_whole_array(array: ChunkedArray) -> Seen | None:
+    name = array.dataset.lstrip("/") or "it"
     return _seen(
-        f"its chunks do not fit what a sample reads: {ratio} bytes are decoded for each byte used",
-        decoded_bytes=array.decoded_at_least_bytes,
-        used_bytes=array.used_bytes,
-        predicted_bytes=array.predicted_bytes,
+        f"accesses read all of {name} ({size(array.array_bytes)}) each time",
+        whole_reads=array.complete,
+        predicted_reads=array.complete_once,
     )
+
+
+def _of_chunks(
+    arrays: Sequence[ChunkedArray], costs: Mapping[str, float | None]
+) -> tuple[float, Seen | None]:
+    """Of the arrays of one store together: each may cost little."""
+    unfit = [each for each in arrays if spares_decoding(each) and each.predicted_bytes is not None]
+    if not unfit:
+        return 0.0, None
+    least_bytes, used_bytes = (
+        sum(getattr(each, name) for each in unfit) for name in ("decoded_at_least_bytes", "used_bytes")
+    )
+    ratio = digits(least_bytes / used_bytes, 2)
+    if any(each.decoded_at_most_bytes != each.decoded_at_least_bytes for each in unfit):
+        ratio = f"at least {ratio}"
+    seen = _seen(
+        f"its chunks do not fit what a sample reads: {ratio} bytes are decoded for each byte used",
+        decoded_bytes=least_bytes,
+        used_bytes=used_bytes,
+        predicted_bytes=sum(each.predicted_bytes or 0 for each in unfit),
+    )
+    # Several arrays may be of one path, whose cost is one.
+    return sum(costs.get(path) or 0.0 for path in {each.path for each in unfit}), seen
 
 
 def _of_row_groups(
