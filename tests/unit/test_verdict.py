@@ -854,7 +854,8 @@ def test_chunks_of_several_arrays_of_a_store_are_one_reason() -> None:
         arrays = [
             unknown(
                 ChunkedArray, path=f"s.zarr/{name}", dataset="", used_bytes=used,
-                decoded_at_least_bytes=2_400, decoded_at_most_bytes=2_400, predicted_bytes=used, suggested_chunk=[1],
+                decoded_at_least_bytes=2_400, decoded_at_most_bytes=2_400, predicted_bytes=used,
+                suggested_chunk=[1],
             )
             for name in "tuv"
         ]  # fmt: skip
