@@ -307,9 +307,10 @@ def samples_made(
     The last two are of libraries that work on threads of their own: their calls, which the first two leave
     out, and in these the CPU time of the process. What such calls waited for a CPU is in none. Of what the
     loop's own thread makes, items that other threads make meanwhile are none. Where a library calls functions
-    of the program, these make the samples, and the loop's own thread may only wait for them.
+    of the program, these make the samples if the loop's own thread only waits for them.
     """
     called = kind == KIND_ITEM and bool(run.description.library) and analysis.has_callbacks
+    called = called and _only_waits(analysis)
     kind = KIND_CALLBACK if called else kind
     inline = not (run.description.workers or run.description.pool or run.description.library)
     totals = np.zeros(5)
@@ -331,8 +332,10 @@ def samples_made(
         calls = spans[outermost(spans, threaded_calls)]
         calls = calls[holder(items, calls["start_ns"], calls["tid"]) >= 0]
         delayed = np.maximum(run_delays(process, calls), 0).sum()
+        # The kernel's count may be as old as the span before this one.
+        queued = np.clip(items["run_delay_ns"], 0, np.maximum(items["duration_ns"] - items["cpu_ns"], 0))
         totals += [
-            *(items["duration_ns"].sum(), items["cpu_ns"].sum(), items["run_delay_ns"].sum() + delayed),
+            *(items["duration_ns"].sum(), items["cpu_ns"].sum(), queued.sum() + delayed),
             *(calls["duration_ns"].sum() - delayed, calls["cpu_ns"].sum()),
         ]
     whole, cpu, delayed, threaded, threaded_cpu = totals.tolist()
@@ -340,6 +343,15 @@ def samples_made(
         return None, None, 0.0, 0.0
     asleep, on_cpu = whole - threaded - cpu - delayed, cpu - threaded_cpu
     return max(0.0, asleep / whole), max(0.0, on_cpu / whole), threaded / whole, threaded_cpu / whole
+
+
+def _only_waits(analysis: RankAnalysis) -> bool:
+    """Whether the loop's own thread mostly sleeps while it takes samples: what it calls makes none."""
+    items = outermost_of(analysis.rank.main, KIND_ITEM)
+    items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
+    whole_ns = int(items["duration_ns"].sum())
+    asleep_ns = whole_ns - int(items["cpu_ns"].sum()) - int(items["run_delay_ns"].sum())
+    return 2 * asleep_ns >= whole_ns
 
 
 def _making(analysis: RankAnalysis) -> float:
