@@ -92,6 +92,11 @@ def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
 )
 @silent(
     {"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 1.0},
+    {
+        "about": {"persistent_workers": True, "workers": 2, "sampler": "Kept"},
+        "restart_ms": 40.0,
+        "sees_draws": True,
+    },
     {"about": {"persistent_workers": True, "workers": 2}, "restart_ms": 40.0},
     {"about": {"persistent_workers": False, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0},
     {
@@ -122,7 +127,10 @@ def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
         if is_worth(cost_ms, facts):
             yield _measured_draw(facts, work, cost_ms)
         return
-    may_draw = about.sampler is not None or name.startswith("WeightedRandomSampler")
+    # What torch's own samplers do has no lines of the program.
+    may_draw = (about.sampler is not None and not facts.sees_draws) or name.startswith(
+        "WeightedRandomSampler"
+    )
     if not (may_draw and about.persistent_workers and about.workers and is_worth(facts.restart_ms, facts)):
         return
     short, text = _faster_draw(facts)

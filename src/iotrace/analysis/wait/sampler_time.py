@@ -130,7 +130,7 @@ def _shared(
     analysis: RankAnalysis, iterations: Iterations, draws: list[_Draw]
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield each time as far as it is the sampler's: by a loader's samples, where it has enough."""
-    samples, unsure = _samples(analysis), defaultdict[int, list[_Draw]](list)
+    samples, unsure = loop_samples(analysis), defaultdict[int, list[_Draw]](list)
     for each in draws:
         if each.surely_ns == each.start_ns:
             yield each[:4]
@@ -148,7 +148,8 @@ def _shared(
             yield start_ns, each.end_ns, each.row, each.begun_ns
 
 
-def _samples(analysis: RankAnalysis) -> StackSamples | None:
+def loop_samples(analysis: RankAnalysis) -> StackSamples | None:
+    """Read the samples of the loop's thread; None where it was not sampled at any time."""
     thread = analysis.loop.thread
     samples = None if thread is None else stack_samples(analysis.rank.main, thread.tid)
     return samples if samples is not None and samples.asked and len(samples.times) else None
@@ -169,7 +170,7 @@ def samplers_of(analysis: RankAnalysis) -> tuple[dict[int, SamplerWork], Interva
     if not len(analysis.loop.steps) or analysis.loop.thread is None:
         return {}, when(np.empty((0, 4), np.int64))
     iterations = iterations_of(analysis)
-    times, samples = drawn(analysis, iterations, awaited=True), _samples(analysis)
+    times, samples = drawn(analysis, iterations, awaited=True), loop_samples(analysis)
     has_workers = np.array([each.workers > 0 for each in iterations.passes], np.bool_)
     rows = defaultdict[int, list[int]](list)
     for at, row in enumerate(times[:, 2].tolist()):

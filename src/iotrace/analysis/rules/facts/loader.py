@@ -76,8 +76,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     the making; `predicted` has what a
     replay on the model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is
     what ending and starting workers takes in later epochs, `first_code` the function that their first samples
-    are in, `draws` what is chosen there, in the `steps` of
-    the whole loop; `single` iterators were left after one batch;
+    are in, `draws` what a sampler of the program does there (`sees_draws`: as far as samples of the thread's
+    stack show it), in the `steps` of the whole loop; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
     pickled through a pipe: what the process that trains read beyond calls on files, or `piped_ms`, where it
     was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`. Taking
@@ -120,6 +120,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     restart_ms: float = 0.0
     first_code: str = ""
     draws: SamplerWork | None = None
+    sees_draws: bool = False
     steps: int = 0
     single: int = 0
     unmade_fraction: float = 0.0

@@ -39,7 +39,7 @@ from iotrace.analysis.wait.data_wait import (
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.analysis.wait.locks import INTERPRETER
 from iotrace.analysis.wait.production import PARTS, outermost
-from iotrace.analysis.wait.sampler_time import drawn, when
+from iotrace.analysis.wait.sampler_time import drawn, loop_samples, when
 from iotrace.analysis.wait.sending import sends_behind_next
 from iotrace.analysis.wait.taking import piped_bytes
 from iotrace.analysis.wait.wait_code import asleep_in_event_loop, code_of_waits, lock_held
@@ -141,6 +141,7 @@ def _facts(
         restart_ms=_restart_ms(analysis, run, iterators),
         first_code=next((each.first_code or "" for each in report.loaders if each.id == source.number), ""),
         draws=next((each.sampler for each in report.loaders if each.id == source.number), None),
+        sees_draws=loop_samples(analysis) is not None,
         steps=0 if report.account is None else report.account.steps,
         single=iterators.every.single(run),
         unmade_fraction=unmade_fraction(waits),
