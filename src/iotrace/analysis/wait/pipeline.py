@@ -157,7 +157,7 @@ class _Items:
             puts=puts,
             wait_ms=wait_ms,
             site=shown_site(self._analysis, site),
-            hot=self._hot(own, by, inside),
+            hot=self._hot(name, own, by, inside),
         )
 
     def _room(self, by: Times, makers: int, own: Deliveries) -> float:
@@ -194,8 +194,11 @@ class _Items:
         pool = pools.get(-1 - queue)
         return ("", "", None) if pool is None else (pool.dataset or pool.pool, pool.pool, pool.item_site)
 
-    def _hot(self, own: Deliveries, by: Times, inside: Times) -> HotLine | None:
-        """Find the line that the making of items is mostly in, outside of waits for what others make."""
+    def _hot(self, stage: str, own: Deliveries, by: Times, inside: Times) -> HotLine | None:
+        """Find the line that the making of items is mostly in, outside of waits for what others make.
+
+        A function whose lines share the time is told where it is not the one that `stage` goes by.
+        """
         taken, found = self._chains.hops.deliveries[inside], list[Stack]()
         waits = taken["wait_start_ns"], taken["delivered_ns"], self._chains.hops.taker[inside]
         for process in self._analysis.rank.processes:
@@ -210,7 +213,10 @@ class _Items:
                 found += samples.chosen(holding(*subtract(made, waited), samples.times) >= 0).each
         # Where a function calls what the stage does, its own line says nothing.
         calls = 2 * sum(stack.own is not None for stack in found) > len(found)
-        return hot_line(found, self._analysis.session.paths, of_called=calls, is_known=not calls)
+        paths = self._analysis.session.paths
+        hot = hot_line(found, paths, of_called=calls, is_known=not calls)
+        is_own = calls and hot is not None and hot.in_callee_of(stage) is None
+        return hot_line(found, paths, of_called=True) if is_own else hot
 
     def _limit(self, queue: int) -> int:
         about = self._chains.hops.queues[queue] if queue >= 0 else None
