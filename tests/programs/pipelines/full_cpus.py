@@ -10,7 +10,7 @@ import clock
 import torch
 from toy import busy, train
 
-KNOWN = {"steps": 80, "stage": "make", "fix": "make make (toy.py:"}
+KNOWN = {"steps": 80, "stage": "make", "fix": "make busy (toy.py:"}
 
 others = [
     subprocess.Popen([sys.executable, "-c", "import os; os.nice(19)\nwhile True: pass"])
