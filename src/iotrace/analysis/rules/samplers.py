@@ -128,9 +128,8 @@ def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
             yield _measured_draw(facts, work, cost_ms)
         return
     # What torch's own samplers do has no lines of the program.
-    may_draw = (about.sampler is not None and not facts.sees_draws) or name.startswith(
-        "WeightedRandomSampler"
-    )
+    is_torchs = name.startswith("WeightedRandomSampler")
+    may_draw = is_torchs or (about.sampler is not None and not facts.sees_draws)
     if not (may_draw and about.persistent_workers and about.workers and is_worth(facts.restart_ms, facts)):
         return
     short, text = _faster_draw(facts)
